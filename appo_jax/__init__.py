@@ -1,0 +1,1 @@
+"""APPO, Adversarial Policy Optimization for offline preference-based RL, as pure functions."""

@@ -1,0 +1,1 @@
+"""Collectors: policies that make data sets."""

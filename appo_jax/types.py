@@ -1,0 +1,88 @@
+"""Arrays that travel between the modules, and the one error for bad input.
+
+Shapes are written `[batch, dim]`; every float array is float32. `label` is always the probability
+that the *second* segment of a pair is preferred.
+"""
+
+from typing import TypeAlias
+
+import jax
+from flax import struct
+
+Metrics: TypeAlias = dict[str, jax.Array]
+
+
+class InputError(ValueError):
+    """Input that the user can put right: one sentence with what was found and what was expected."""
+
+
+@struct.dataclass
+class Transitions:
+    """A batch of single steps.
+
+    observations: `[batch, observation_dim]`, normalised.
+    actions: `[batch, action_dim]`, in [-1, 1].
+    """
+
+    observations: jax.Array
+    actions: jax.Array
+
+
+@struct.dataclass
+class SegmentPairs:
+    """A batch of pairs of segments, each whole inside one episode.
+
+    observations: `[pairs, 2, length + 1, observation_dim]`, normalised; the last one is s_{L+1}.
+    actions: `[pairs, 2, length, action_dim]`.
+    rewards: `[pairs, 2, length]`, r_hat of each step.
+    terminations: `[pairs, 2, length]`, True where the step reached a terminal state.
+    """
+
+    observations: jax.Array
+    actions: jax.Array
+    rewards: jax.Array
+    terminations: jax.Array
+
+
+@struct.dataclass
+class Batch:
+    """What one APPO update reads: B_tup and B_traj of Algorithm 4, line 4."""
+
+    transitions: Transitions
+    segment_pairs: SegmentPairs
+
+
+@struct.dataclass
+class Store:
+    """The observations and actions of one or more data sets on the device; all runs share it.
+
+    Episodes lie back to back with one row more than they have steps, so the next observation of
+    row i is row i + 1.
+
+    observations: `[rows, observation_dim]`, normalised.
+    actions: `[rows, action_dim]`; the last row of an episode holds a dummy.
+    terminations: `[rows]`, bool.
+    transition_rows: `[transitions]`, int32, the rows that start a transition.
+    segment_rows: `[segments]`, int32, the rows that start a segment inside one episode.
+    """
+
+    observations: jax.Array
+    actions: jax.Array
+    terminations: jax.Array
+    transition_rows: jax.Array
+    segment_rows: jax.Array
+
+
+@struct.dataclass
+class View:
+    """One run's part of a `Store`: its slices of the two index tables, and its rewards.
+
+    first_transition, num_transitions, first_segment, num_segments: scalars, int32.
+    rewards: `[rows]`, r_hat of the transition that starts at each row.
+    """
+
+    first_transition: jax.Array
+    num_transitions: jax.Array
+    first_segment: jax.Array
+    num_segments: jax.Array
+    rewards: jax.Array
