@@ -1,0 +1,67 @@
+"""Worker processes for simulators: spawned, one thread each, gone when their parent is gone."""
+
+import contextlib
+import multiprocessing
+import multiprocessing.context
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+
+# Read by the libraries when a worker first imports them, so they must be in its environment at start.
+_WORKER_ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "NPROC": "1",  # size of XLA's thread pool
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}
+
+
+@contextlib.contextmanager
+def environment(**variables: str) -> Iterator[None]:
+    """Set environment variables for the duration of a block."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+class _Process(multiprocessing.context.SpawnProcess):
+    def start(self) -> None:
+        with environment(**_WORKER_ENVIRONMENT):
+            super().start()
+
+
+class _Context(multiprocessing.context.SpawnContext):
+    Process = _Process
+
+
+def _start_worker() -> None:
+    # Ctrl-C reaches the whole process group; the parent decides what becomes of the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+
+
+def _die_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)  # a worker blocked on its queue holds the queue's other end open: no EOF comes
+
+
+def pool(num_workers: int) -> ProcessPoolExecutor:
+    """A pool of `num_workers` spawned processes; what a worker keeps in module globals lives on.
+
+    The functions submitted must be importable (module level), their arguments picklable. Workers
+    see the CPU only, use one thread, ignore Ctrl-C and exit when their parent dies, however it does.
+    """
+    return ProcessPoolExecutor(num_workers, mp_context=_Context(), initializer=_start_worker)
