@@ -16,7 +16,9 @@ import numpy as np
 
 from appo_jax.types import InputError, SegmentPairs, Store, Transitions, View
 
-STD_FLOOR = 1e-3  # added to every standard deviation: 18 of 39 columns of a Meta-World set hardly vary
+STD_FLOOR = (
+    1e-3  # added to every standard deviation: 18 of 39 columns of a Meta-World set hardly vary
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,67 @@
+"""The networks: a multilayer perceptron, and what is built from it.
+
+All of them start from PyTorch's default initialisation of a linear layer, as the codebases that
+the paper follows do: weight and bias uniform in +-1 / sqrt(fan_in).
+"""
+
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+
+def uniform_fan_in(fan_in: int) -> Callable[..., jax.Array]:
+    """Initialiser: uniform in +-1 / sqrt(fan_in), for a weight or a bias."""
+    bound = fan_in**-0.5
+
+    def init(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -> jax.Array:
+        return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+    return init
+
+
+class MLP(nn.Module):
+    """`hidden_layers` layers of `hidden_dim` with LeakyReLU, then a linear layer.
+
+    `[..., input_dim]` to `[..., output_dim]`. A slope of 0 makes it a ReLU network.
+    """
+
+    hidden_layers: int
+    hidden_dim: int
+    output_dim: int
+    negative_slope: float = 0.01
+
+    @nn.compact
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Apply the network."""
+        hidden = inputs
+        for layer in range(self.hidden_layers):
+            hidden = self._dense(self.hidden_dim, f"hidden_{layer}", hidden)
+            hidden = nn.leaky_relu(hidden, self.negative_slope)
+        return self._dense(self.output_dim, "output", hidden)
+
+    def _dense(self, features: int, name: str, inputs: jax.Array) -> jax.Array:
+        init = uniform_fan_in(inputs.shape[-1])
+        return nn.Dense(features, kernel_init=init, bias_init=init, name=name)(inputs)
+
+
+def state_action(observations: jax.Array, actions: jax.Array) -> jax.Array:
+    """The input of a critic or a reward network, `[..., observation_dim + action_dim]`."""
+    return jnp.concatenate([observations, actions], axis=-1)
+
+
+def squashed_gaussian(
+    mean: jax.Array, log_std: jax.Array, noise: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """A sample of tanh(Normal(mean, exp(log_std))) by reparameterisation, with its log-density.
+
+    All arguments `[..., action_dim]`, `noise` standard normal. Returns actions
+    `[..., action_dim]` in [-1, 1] and log-densities `[...]`, summed over dimensions, with
+    gradients to mean and log_std.
+    """
+    pre_tanh = mean + jnp.exp(log_std) * noise
+    log_normal = -0.5 * jnp.square(noise) - log_std - 0.5 * jnp.log(2 * jnp.pi)
+    # log(1 - tanh(u)^2), written so that it stays finite where tanh(u) rounds to 1.
+    log_slope = 2 * (jnp.log(2.0) - pre_tanh - jax.nn.softplus(-2 * pre_tanh))
+    return jnp.tanh(pre_tanh), jnp.sum(log_normal - log_slope, axis=-1)
