@@ -1,0 +1,40 @@
+"""Folders that appear whole or not at all, however their writer ends."""
+
+import contextlib
+import os
+import platform
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """Give an empty folder to fill, which becomes `target` when the block ends well.
+
+    Until then it is a hidden sibling, on the same file system. It is deleted when the block raises,
+    and by the next writer of the same target when this process was killed. Raises OSError when the
+    folder can't be made or `target` has come into being meanwhile.
+    """
+    prefix = f".{target.name}.partial-{platform.node()}-"
+    for leftover in target.parent.glob(f"{prefix}*"):
+        if not _is_running(int(leftover.name.removeprefix(prefix).split("-")[0])):
+            shutil.rmtree(leftover, ignore_errors=True)
+    partial = target.with_name(f"{prefix}{os.getpid()}-{uuid.uuid4().hex}")
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        partial.rename(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _is_running(process_id: int) -> bool:
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # it runs, as somebody else
+    return True

@@ -1,0 +1,235 @@
+"""Data sets on disk, as Minari data sets: ours open with Minari, and a user's own load here.
+
+An episode has one observation more than steps, and so have its infos, as Minari wants: the first
+entry of `infos["success"]` belongs to the reset. What only this package knows (the metadata, the
+digest) lies under the key `appo_jax` of Minari's `metadata.json`.
+"""
+
+import importlib.metadata
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from appo_jax.data import atomic
+from appo_jax.data.dataset import Dataset, Episode, from_episodes
+from appo_jax.types import InputError
+
+_KEY = "appo_jax"
+_MAX_LISTED = 10
+
+
+def folder(dataset_id: str, data_dir: str | os.PathLike[str] | None = None) -> Path:
+    """Where a data set lies, there or not: below `data_dir`, else where Minari keeps its own.
+
+    Minari's place is `MINARI_DATASETS_PATH`, else `~/.minari/datasets`.
+    """
+    return _root(data_dir) / dataset_id
+
+
+def exists(dataset_id: str, data_dir: str | os.PathLike[str] | None = None) -> bool:
+    """Whether `load` would find this data set, whole."""
+    return (folder(dataset_id, data_dir) / "data" / "metadata.json").is_file()
+
+
+def local_ids(data_dir: str | os.PathLike[str] | None = None) -> list[str]:
+    """The ids of the data sets that lie below the folder, sorted."""
+    root = _root(data_dir)
+    found = (path.parent.parent.relative_to(root) for path in root.glob("**/data/metadata.json"))
+    # Minari skips hidden folders, and an unfinished write hides in one.
+    return sorted(p.as_posix() for p in found if not any(part.startswith(".") for part in p.parts))
+
+
+def load(dataset_id: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
+    """Read a data set; observations and actions of any Box space are laid flat and cast to float32.
+
+    A set that `save` wrote comes back with the same arrays and metadata. One from elsewhere may
+    have episodes of any lengths; without a flag `success` in its infos, `successes` is None, and
+    its metadata holds Minari's own under `minari`.
+    Raises InputError for an unknown id, for spaces other than Box, for arrays whose lengths don't
+    match, for values that aren't finite, and for contents that aren't those once written.
+    """
+    path = folder(dataset_id, data_dir)
+    if not exists(dataset_id, data_dir):
+        raise InputError(_not_found(dataset_id, data_dir))
+    name = f"data set {dataset_id}"
+    minari = _minari()
+    try:
+        stored = minari.MinariDataset(path / "data")
+        _check_spaces(stored, name)
+        episodes = [_from_minari(episode, f"{name}, episode {episode.id}") for episode in stored]
+        raw = stored.storage.read_raw_metadata(path / "data")
+    except InputError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
+        raise InputError(
+            f"{name} at {path} can't be read ({error}), expected a whole Minari data set"
+        ) from error
+    own = raw.pop(_KEY, None)
+    if own is None:
+        kept = {k: v for k, v in raw.items() if k not in ("observation_space", "action_space")}
+        own = {"metadata": {"minari": kept}}
+    dataset = from_episodes(episodes, dataset_id, own["metadata"])
+    if "digest" in own and own["digest"] != (digest := dataset.digest()):
+        raise InputError(
+            f"{name} at {path} has contents with digest {digest}, "
+            f"expected {own['digest']}: it was changed or damaged after it was written"
+        )
+    return dataset
+
+
+def save(
+    dataset: Dataset, data_dir: str | os.PathLike[str] | None = None, description: str = ""
+) -> Path:
+    """Write a data set under its id and return its folder; all of it appears at once or not at all.
+
+    The last step of an episode that doesn't terminate is truncated. Raises InputError when the data
+    set exists already, when the folder can't be written to, for an id that Minari wouldn't take and
+    for metadata that JSON would change.
+    """
+    target = folder(dataset.id, data_dir)
+    _check_id(dataset.id)
+    _check_metadata(dataset.metadata, f"data set {dataset.id}")
+    if exists(dataset.id, data_dir):
+        raise InputError(f"data set {dataset.id} exists at {target}, expected a new id")
+    try:
+        with atomic.new_folder(target) as path:
+            _write(dataset, path / "data", description)
+    except OSError as error:
+        raise InputError(
+            f"data set {dataset.id} can't be written to {target} ({error.strerror or error}), "
+            "expected a folder that can be written to and doesn't exist yet"
+        ) from error
+    return target
+
+
+def _root(data_dir: str | os.PathLike[str] | None) -> Path:
+    default = os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets"
+    return Path(data_dir or default)
+
+
+def _minari() -> Any:
+    # Imported late: training on arrays that are in memory already needs neither Minari nor HDF5.
+    try:
+        import minari
+    except ImportError as error:
+        raise InputError(
+            f'Minari can\'t be imported ({error}), expected: pip install "minari[hdf5]"'
+        ) from error
+    return minari
+
+
+def _not_found(dataset_id: str, data_dir: str | os.PathLike[str] | None) -> str:
+    ids = local_ids(data_dir)
+    listed = ", ".join(ids[:_MAX_LISTED]) or "no data sets"
+    more = f" and {len(ids) - _MAX_LISTED} more" if len(ids) > _MAX_LISTED else ""
+    return f"data set {dataset_id!r} is not in {_root(data_dir)}, which holds {listed}{more}"
+
+
+def _check_id(dataset_id: str) -> None:
+    from minari.dataset.minari_dataset import parse_dataset_id
+
+    try:
+        parse_dataset_id(dataset_id)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"data set id {dataset_id!r}, expected e.g. namespace/name-v0") from error
+
+
+def _check_metadata(metadata: Mapping[str, Any], name: str) -> None:
+    try:
+        same = json.loads(json.dumps(dict(metadata), allow_nan=False)) == dict(metadata)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}: metadata ({error}), expected what JSON can hold") from error
+    if not same:
+        raise InputError(f"{name}: JSON would change the metadata, expected text keys and lists")
+
+
+def _check_spaces(stored: Any, name: str) -> None:
+    from gymnasium.spaces import Box
+
+    for kind in ("observation", "action"):
+        space = getattr(stored, f"{kind}_space")
+        if not isinstance(space, Box):
+            raise InputError(f"{name}: {kind} space is {space}, expected a Box")
+
+
+def _from_minari(episode: Any, name: str) -> Episode:
+    steps = len(episode.rewards)
+    arrays = {}
+    for field in ("observations", "actions", "rewards"):
+        array = np.asarray(getattr(episode, field), np.float32)
+        if not np.isfinite(array).all():
+            raise InputError(f"{name}: {field} hold nan or infinity, expected finite numbers")
+        arrays[field] = array
+    success = (episode.infos or {}).get("success")
+    if success is not None and len(success) == steps + 1:
+        success = success[1:]  # the first belongs to the reset
+    return Episode(
+        observations=_flat(arrays["observations"]),
+        actions=_flat(arrays["actions"]),
+        rewards=arrays["rewards"].reshape(len(arrays["rewards"])),
+        terminations=np.asarray(episode.terminations, np.bool_),
+        successes=None if success is None else np.asarray(success, np.bool_),
+    )
+
+
+def _flat(array: np.ndarray) -> np.ndarray:
+    return array.reshape(len(array), -1)
+
+
+def _write(dataset: Dataset, path: Path, description: str) -> None:
+    _minari()
+    from gymnasium.spaces import Box
+    from minari import __version__
+    from minari.dataset.minari_storage import MinariStorage
+
+    def box(array: np.ndarray, limit: float) -> Box:
+        return Box(-limit, limit, array.shape[1:], np.float32)
+
+    bounded = bool(np.abs(dataset.actions).max() <= 1)
+    # The storage and not `create_dataset_from_buffers`: that one writes to its final place at once
+    # and warns of an e-mail address and of a registered environment, which our data don't have.
+    storage = MinariStorage.new(
+        path,
+        observation_space=box(dataset.observations, np.inf),
+        action_space=box(dataset.actions, 1.0 if bounded else np.inf),
+        data_format="hdf5",
+    )
+    packages = dataset.metadata.get("packages", {})
+    storage.update_metadata(
+        {
+            "dataset_id": dataset.id,
+            "minari_version": __version__,
+            "author": {"The appo-jax authors"},
+            "code_permalink": f"appo-jax {importlib.metadata.version('appo-jax')}",
+            "algorithm_name": str(dataset.metadata.get("recipe", "unknown")),
+            "description": description or f"{dataset.num_episodes} episodes, {dataset.id}",
+            "requirements": [f"{package}=={version}" for package, version in packages.items()],
+            _KEY: {"metadata": dict(dataset.metadata), "digest": dataset.digest()},
+        }
+    )
+    storage.update_episodes(_to_minari(dataset))
+
+
+def _to_minari(dataset: Dataset) -> Iterator[Any]:
+    from minari.data_collector.episode_buffer import EpisodeBuffer
+
+    for start, steps in zip(dataset.episode_starts, dataset.lengths, strict=True):
+        rows = slice(start, start + steps)
+        terminations = dataset.terminations[rows]
+        truncations = np.zeros(steps, np.bool_)
+        truncations[-1] = not terminations[-1]
+        infos = None
+        if dataset.successes is not None:
+            infos = {"success": np.concatenate([[False], dataset.successes[rows]])}
+        yield EpisodeBuffer(
+            observations=dataset.observations[start : start + steps + 1],  # type: ignore[arg-type]
+            actions=dataset.actions[rows],  # type: ignore[arg-type]
+            rewards=dataset.rewards[rows],  # type: ignore[arg-type]
+            terminations=terminations,  # type: ignore[arg-type]
+            truncations=truncations,  # type: ignore[arg-type]
+            infos=infos,
+        )
