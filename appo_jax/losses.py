@@ -39,7 +39,7 @@ def pair_error(
 
 
 def critic_loss(lam: jax.Array | float, adversarial: jax.Array, error: jax.Array) -> jax.Array:
-    """lambda L_adv + E. A small lambda is little conservatism (Algorithm 2 has its reciprocal)."""
+    """The loss lambda L_adv + E. A small lambda is little conservatism (Algorithm 2 has its reciprocal)."""
     return lam * adversarial + error
 
 

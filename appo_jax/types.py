@@ -86,3 +86,17 @@ class View:
     first_segment: jax.Array
     num_segments: jax.Array
     rewards: jax.Array
+
+
+@struct.dataclass
+class LabelledPairs:
+    """Preferences on the device.
+
+    rows: `[pairs, 2]`, int32, the store's rows at which the two segments start.
+    labels: `[pairs]`, probability that the second is preferred.
+    length: steps of a segment (static).
+    """
+
+    rows: jax.Array
+    labels: jax.Array
+    length: int = struct.field(pytree_node=False)

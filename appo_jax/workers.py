@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
-# Read by the libraries when a worker first imports them, so they must be in its environment at start.
+# The libraries read these when they are first imported, so they are set before a worker starts.
 _WORKER_ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "NPROC": "1",  # size of XLA's thread pool
@@ -62,6 +62,7 @@ def pool(num_workers: int) -> ProcessPoolExecutor:
     """A pool of `num_workers` spawned processes; what a worker keeps in module globals lives on.
 
     The functions submitted must be importable (module level), their arguments picklable. Workers
-    see the CPU only, use one thread, ignore Ctrl-C and exit when their parent dies, however it does.
+    see the CPU only, use one thread, ignore Ctrl-C and exit when their parent dies, however it
+    does.
     """
     return ProcessPoolExecutor(num_workers, mp_context=_Context(), initializer=_start_worker)

@@ -1,0 +1,124 @@
+"""Reader of LiRE's published Meta-World replay buffers (the paper's medium-replay data).
+
+A folder `<task>-v2` or `<task>-v3` holds `saved_replay_buffer_1000000_seed<k>.pkl`, each a pickled
+dict of arrays: one SAC agent's training in time order, episodes of 500 steps back to back. The
+set of the paper is the first size x 1e5 steps of each of the agents.
+"""
+
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from appo_jax.data.dataset import Dataset, Episode, from_episodes
+from appo_jax.types import InputError
+
+HORIZON = 500
+_ARRAYS = ("observations", "actions", "rewards", "next_observations", "dones")
+_FILE_NAME = re.compile(r"saved_replay_buffer_\d+_seed(\d+)(\.pkl)?")
+# What NumPy arrays of versions 1 and 2 are pickled with, and nothing that runs code.
+_ALLOWED = {
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+    ("numpy.core.multiarray", "_reconstruct"),
+    ("numpy._core.multiarray", "_reconstruct"),
+    ("numpy.core.multiarray", "scalar"),
+    ("numpy._core.multiarray", "scalar"),
+    ("numpy.core.numeric", "_frombuffer"),
+    ("numpy._core.numeric", "_frombuffer"),
+    ("_codecs", "encode"),
+}
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ALLOWED:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        return super().find_class(module, name)
+
+
+def folder_of(data_dir: Path, env_name: str) -> Path | None:
+    """The folder of buffers of `<task>-v3` (or its -v2) in `data_dir`, or None."""
+    task = env_name.rsplit("-v", 1)[0]
+    for name in (f"{task}-v2", f"{task}-v3"):
+        if (data_dir / name).is_dir() and buffer_files(data_dir / name):
+            return data_dir / name
+    return None
+
+
+def buffer_files(folder: Path) -> list[Path]:
+    """The folder's buffer files, ordered by the agent's seed."""
+    found = [(_FILE_NAME.fullmatch(path.name), path) for path in folder.iterdir()]
+    return [path for match, path in sorted((int(m[1]), p) for m, p in found if m)]
+
+
+def load(folder: Path, num_transitions: int) -> Dataset:
+    """The first `num_transitions` / agents steps of each agent in `folder`, agents in order.
+
+    Nothing terminates in Meta-World, so `dones` are read as time limits. Raises InputError for a
+    file that isn't such a buffer, holds too few steps or has a next observation that isn't the
+    observation of the following step, and for a size that the agents can't share in whole
+    episodes.
+    """
+    files = buffer_files(folder)
+    steps, rest = divmod(num_transitions, len(files))
+    if rest or steps % HORIZON or not steps:
+        raise InputError(
+            f"{folder}: {num_transitions} transitions from {len(files)} buffers, expected a "
+            f"positive multiple of {HORIZON * len(files)}: whole episodes, as many from each"
+        )
+    episodes = [episode for path in files for episode in _episodes(path, steps)]
+    dataset_id = f"lire/{folder.name}/n{num_transitions}"
+    return from_episodes(
+        episodes,
+        dataset_id,
+        {"recipe": "medium-replay", "format": "LiRE", "buffers": [path.name for path in files]},
+    )
+
+
+def _episodes(path: Path, steps: int) -> list[Episode]:
+    arrays = _read(path)
+    available = len(arrays["actions"])
+    if available < steps:
+        raise InputError(f"{path}: {available} transitions, expected at least {steps}")
+    observations, next_observations = (
+        np.asarray(arrays[name][:steps], np.float32)
+        for name in ("observations", "next_observations")
+    )
+    inside = np.arange(steps - 1) % HORIZON != HORIZON - 1
+    broken = inside & np.any(next_observations[:-1] != observations[1:], axis=1)
+    if broken.any():
+        raise InputError(
+            f"{path} row {int(broken.argmax())}: next_observations differ from the observations "
+            f"of the following row, expected episodes of {HORIZON} steps back to back"
+        )
+    return [
+        Episode(
+            observations=np.concatenate(
+                [observations[start:end], next_observations[end - 1 : end]]
+            ),
+            actions=arrays["actions"][start:end],
+            rewards=np.reshape(arrays["rewards"], -1)[start:end],
+            terminations=np.zeros(HORIZON, bool),
+        )
+        for start, end in ((start, start + HORIZON) for start in range(0, steps, HORIZON))
+    ]
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with path.open("rb") as file:
+            arrays = _ArrayUnpickler(file).load()
+    except (pickle.UnpicklingError, EOFError, AttributeError, IndexError, OSError) as error:
+        raise InputError(f"{path}: not a pickle of plain NumPy arrays: {error}") from error
+    if not isinstance(arrays, dict) or not all(
+        isinstance(arrays.get(name), np.ndarray) for name in _ARRAYS
+    ):
+        found = ", ".join(map(str, arrays)) if isinstance(arrays, dict) else type(arrays).__name__
+        raise InputError(f"{path}: holds {found}, expected arrays {', '.join(_ARRAYS)}")
+    lengths = {name: len(arrays[name]) for name in _ARRAYS}
+    if len(set(lengths.values())) > 1:
+        raise InputError(f"{path}: arrays of unequal lengths {lengths}")
+    return arrays

@@ -1,0 +1,259 @@
+"""Preferences: pairs of segments with a label, drawn by a scripted teacher or read from a file.
+
+The file is JSON Lines, made to be written and edited by hand. First a header, then a pair a line:
+
+    {"format": "appo-preferences", "version": 1, "dataset": "metaworld/...", "seed": 0}
+    {"episode_0": 3, "start_0": 120, "episode_1": 9, "start_1": 0, "length": 25, "label": 1.0,
+     "labeller": "scripted"}
+
+(each on one line). Episodes and steps count from 0; `label` is the probability that segment 1 is
+preferred over segment 0: 0, 1, 0.5 for a tie, or anything between. `seed` is null for labels that
+no seed made; `labeller` is free text and may be left out.
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from appo_jax.data.dataset import Dataset
+from appo_jax.keys import Purpose, purpose_key
+from appo_jax.types import InputError, LabelledPairs
+
+FORMAT, VERSION = "appo-preferences", 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Preferences:
+    """Labelled pairs of segments, on the host.
+
+    episodes, starts: `[pairs, 2]` int64, the segments' episodes and first steps.
+    labels: `[pairs]` float32, probability that the second segment is preferred.
+    labellers: who gave each label. length: steps of every segment.
+    dataset_id, seed: which data set the pairs point into, which seed drew them (None: no seed).
+    """
+
+    episodes: np.ndarray
+    starts: np.ndarray
+    labels: np.ndarray
+    labellers: tuple[str, ...]
+    length: int
+    dataset_id: str
+    seed: int | None
+
+    def __len__(self) -> int:
+        """How many pairs there are."""
+        return len(self.labels)
+
+    @property
+    def num_ties(self) -> int:
+        """How many labels say that neither is preferred."""
+        return int(np.sum(self.labels == 0.5))
+
+    def rows(self, dataset: Dataset) -> np.ndarray:
+        """The data set's rows at which the segments start, `[pairs, 2]` int32."""
+        return (dataset.episode_starts[self.episodes] + self.starts).astype(np.int32)
+
+    def to_device(self, dataset: Dataset) -> LabelledPairs:
+        """What the reward learners read."""
+        return LabelledPairs(
+            rows=jnp.asarray(self.rows(dataset)),
+            labels=jnp.asarray(self.labels),
+            length=self.length,
+        )
+
+
+def scripted(
+    dataset: Dataset,
+    seed: int,
+    num_feedback: int,
+    segment_length: int,
+    tie_threshold: float,
+    label_noise: float = 0.0,
+    purpose: Purpose = Purpose.LABELS,
+) -> Preferences:
+    """Pairs of different random segments, labelled by their undiscounted true returns.
+
+    A tie where the returns differ by at most `tie_threshold`. With probability `label_noise` a
+    label becomes one of the two other values of {first, second, tie}. Pair i depends on the seed
+    and on i alone, so a shorter list is the beginning of a longer one. `purpose` keeps the pairs
+    on which the reward model is judged apart from those that it is fitted to.
+
+    Raises InputError when the data set has fewer than two segments.
+    """
+    segment_rows = dataset.segment_rows(segment_length)
+    if len(segment_rows) < 2:
+        raise InputError(
+            f"data set {dataset.id}: {len(segment_rows)} segment of length {segment_length}, "
+            "expected at least two to compare"
+        )
+    segments, flips, shifts = (
+        np.asarray(array)
+        for array in _draw_pairs(
+            purpose_key(seed, purpose), jnp.arange(num_feedback), len(segment_rows)
+        )
+    )
+    rows = segment_rows[segments]
+    steps = dataset.rewards[rows[..., None] + np.arange(segment_length)]
+    returns = steps.sum(axis=-1, dtype=np.float64)
+    difference = returns[:, 1] - returns[:, 0]
+    labels = np.where(np.abs(difference) <= tie_threshold, 0.5, difference > 0)
+    labels = np.where(flips < label_noise, (2 * labels + shifts) % 3 / 2, labels)
+    episodes = np.searchsorted(dataset.episode_starts, rows, side="right") - 1
+    return Preferences(
+        episodes=episodes,
+        starts=rows - dataset.episode_starts[episodes],
+        labels=labels.astype(np.float32),
+        labellers=("scripted",) * num_feedback,
+        length=segment_length,
+        dataset_id=dataset.id,
+        seed=seed,
+    )
+
+
+@jax.jit
+def _draw_pairs(
+    key: jax.Array, indices: jax.Array, num_segments: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def draw(index: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        first_key, second_key, flip_key, shift_key = jax.random.split(
+            jax.random.fold_in(key, index), 4
+        )
+        first = jax.random.randint(first_key, (), 0, num_segments)
+        # Uniform over the other segments: what drawing again until they differ comes to.
+        second = jax.random.randint(second_key, (), 0, num_segments - 1)
+        second = second + (second >= first)
+        flip = jax.random.uniform(flip_key)
+        return jnp.stack([first, second]), flip, jax.random.randint(shift_key, (), 1, 3)
+
+    return jax.vmap(draw)(indices)
+
+
+def accuracy(
+    preferences: Preferences, dataset: Dataset, rewards: np.ndarray
+) -> tuple[float | None, int]:
+    """How often summed `rewards` `[rows]` order a pair as its label does; ties are left out.
+
+    Returns the share, None where every pair is a tie, and the number of pairs that it is over.
+    """
+    steps = preferences.rows(dataset)[..., None] + np.arange(preferences.length)
+    returns = np.asarray(rewards)[steps].sum(axis=-1, dtype=np.float64)
+    strict = preferences.labels != 0.5
+    correct = (returns[:, 1] > returns[:, 0]) == (preferences.labels > 0.5)
+    count = int(strict.sum())
+    return (float(correct[strict].mean()) if count else None), count
+
+
+def save(preferences: Preferences, path: Path) -> None:
+    """Write the file of the module docstring."""
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "dataset": preferences.dataset_id,
+        "seed": preferences.seed,
+    }
+    lines = [header]
+    for episodes, starts, label, labeller in zip(
+        preferences.episodes.tolist(),
+        preferences.starts.tolist(),
+        preferences.labels.tolist(),
+        preferences.labellers,
+        strict=True,
+    ):
+        lines.append(
+            {
+                "episode_0": episodes[0],
+                "start_0": starts[0],
+                "episode_1": episodes[1],
+                "start_1": starts[1],
+                "length": preferences.length,
+                "label": label,
+                "labeller": labeller,
+            }
+        )
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def load(path: Path, dataset: Dataset, segment_length: int) -> Preferences:
+    """Read and check a file of preferences over `dataset`.
+
+    Raises InputError naming file and line for anything that isn't as the module docstring says,
+    for a label outside [0, 1], a segment outside its episode, a pair of a segment with itself, a
+    length other than `segment_length` and a header that names another data set.
+    """
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: can't be read as text: {error}") from error
+    header = _parse(lines[0] if lines else "", f"{path} line 1")
+    _check_header(header, dataset, f"{path} line 1")
+    pairs = []
+    for number, line in enumerate(lines[1:], start=2):
+        if line.strip():
+            where = f"{path} line {number}"
+            pair = _parse(line, where)
+            _check_pair(pair, dataset, segment_length, where)
+            pairs.append(pair)
+    if not pairs:
+        raise InputError(f"{path}: no labelled pairs after the header, expected at least one")
+    return Preferences(
+        episodes=np.array([[pair["episode_0"], pair["episode_1"]] for pair in pairs]),
+        starts=np.array([[pair["start_0"], pair["start_1"]] for pair in pairs]),
+        labels=np.array([pair["label"] for pair in pairs], np.float32),
+        labellers=tuple(str(pair.get("labeller", "unknown")) for pair in pairs),
+        length=segment_length,
+        dataset_id=dataset.id,
+        seed=header.get("seed"),
+    )
+
+
+def _parse(line: str, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{where}: {line[:60]!r}, expected a JSON object") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{where}: {line[:60]!r}, expected a JSON object")
+    return value
+
+
+def _check_header(header: dict[str, Any], dataset: Dataset, where: str) -> None:
+    expected = {"format": FORMAT, "version": VERSION, "dataset": dataset.id}
+    for field, value in expected.items():
+        if header.get(field) != value:
+            raise InputError(
+                f"{where}: header field {field!r} is {header.get(field)!r}, expected {value!r}"
+            )
+
+
+def _check_pair(pair: dict[str, Any], dataset: Dataset, segment_length: int, where: str) -> None:
+    label = pair.get("label")
+    is_number = isinstance(label, int | float) and not isinstance(label, bool)
+    if not is_number or not 0 <= label <= 1:
+        raise InputError(f"{where}: label {label}, expected a number in [0, 1]")
+    for field in ("episode_0", "start_0", "episode_1", "start_1", "length"):
+        value = pair.get(field)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise InputError(f"{where}: {field} {value}, expected a whole number from 0")
+    if pair["length"] != segment_length:
+        raise InputError(
+            f"{where}: length {pair['length']}, expected the segment length {segment_length}"
+        )
+    for side in (0, 1):
+        episode, start = pair[f"episode_{side}"], pair[f"start_{side}"]
+        if episode >= dataset.num_episodes:
+            raise InputError(
+                f"{where}: episode_{side} {episode}, expected 0 to {dataset.num_episodes - 1}"
+            )
+        steps = int(dataset.lengths[episode])
+        if start + segment_length > steps:
+            raise InputError(
+                f"{where}: start_{side} {start} with length {segment_length} leaves episode "
+                f"{episode}, which has {steps} steps"
+            )
+    if (pair["episode_0"], pair["start_0"]) == (pair["episode_1"], pair["start_1"]):
+        raise InputError(f"{where}: a segment is paired with itself, expected two different ones")

@@ -1,0 +1,25 @@
+"""Where randomness comes from: one key for each purpose, folded out of the run's seed.
+
+A run's keys depend on its seed alone, never on its place among other runs, so that adding a run
+to a grid changes no other.
+"""
+
+import enum
+
+import jax
+
+
+class Purpose(enum.IntEnum):
+    """What a key is for. The numbers are part of every result: append, never reorder."""
+
+    LABELS = 0
+    FRESH_LABELS = 1
+    REWARD_MODEL = 2
+    SHUFFLED_REWARDS = 3
+    POLICY = 4
+    BATCHES = 5
+
+
+def purpose_key(seed: int, purpose: Purpose) -> jax.Array:
+    """The typed key of one purpose under one seed."""
+    return jax.random.fold_in(jax.random.key(seed), purpose)

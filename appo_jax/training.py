@@ -1,0 +1,141 @@
+"""The loops, written once for every learner: scan over updates, one more axis for many runs.
+
+Every array of a state, a view or a set of labelled pairs has a leading `runs` axis here; the store
+has none, all runs share it. `batch_runs` says how the axis is worked off: "vmap" trains the runs
+together, which fills an accelerator; "map" trains them one after another inside the same program,
+which keeps each run bit-equal to itself alone.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from appo_jax.types import LabelledPairs, Metrics, Store, View
+
+BatchRuns = Literal["map", "vmap"]
+
+
+class PolicyLearner(Protocol):
+    """What a policy learner's module offers to the loop."""
+
+    def sample(self, config: Any, key: jax.Array, store: Store, view: View) -> Any:
+        """The data of one update."""
+
+    def update_step(self, config: Any, state: Any, batch: Any) -> tuple[Any, Metrics]:
+        """One update."""
+
+
+class RewardLearner(Protocol):
+    """What a reward learner's module offers to the loop."""
+
+    def num_updates(self, config: Any, num_pairs: int) -> int:
+        """Updates of a whole fit."""
+
+    def sample(self, config: Any, state: Any, store: Store, pairs: LabelledPairs) -> Any:
+        """The data of one update."""
+
+    def update_step(self, config: Any, state: Any, batch: Any) -> tuple[Any, Metrics]:
+        """One update."""
+
+    def relabel(self, config: Any, state: Any, store: Store, view: View) -> jax.Array:
+        """The reward of each row."""
+
+
+def default_batch_runs() -> BatchRuns:
+    """`map` on a CPU, where `vmap` gains nothing; `vmap` on an accelerator."""
+    return "map" if jax.default_backend() == "cpu" else "vmap"
+
+
+def over_runs(function: Callable[..., Any], batch_runs: BatchRuns) -> Callable[..., Any]:
+    """`function` of one run, made one of all runs, by arguments with a leading axis."""
+    if batch_runs == "vmap":
+        return jax.vmap(function)
+    return lambda *arguments: jax.lax.map(lambda one: function(*one), arguments)
+
+
+@functools.partial(
+    jax.jit,
+    static_argnames=("learner", "config", "num_updates", "batch_runs"),
+    donate_argnames="states",
+)
+def train_chunk(
+    learner: PolicyLearner,
+    config: Any,
+    num_updates: int,
+    states: Any,
+    keys: jax.Array,
+    store: Store,
+    views: View,
+    batch_runs: BatchRuns = "map",
+) -> tuple[Any, Metrics]:
+    """`num_updates` updates of every run; `states` are donated.
+
+    keys: `[runs]`, each run's key for batches; the update's number is folded into it, so the data
+    of an update don't depend on how updates are cut into chunks. Returns the new states and the
+    metrics `[runs]`, averaged over the chunk.
+    """
+
+    def one_run(state: Any, key: jax.Array, view: View) -> tuple[Any, Metrics]:
+        def update(state: Any) -> tuple[Any, Metrics]:
+            batch = learner.sample(config, jax.random.fold_in(key, state.step), store, view)
+            return learner.update_step(config, state, batch)
+
+        def body(carry: tuple[Any, Metrics], _: None) -> tuple[tuple[Any, Metrics], None]:
+            state, totals = carry
+            state, metrics = update(state)
+            return (state, jax.tree.map(jnp.add, totals, metrics)), None
+
+        # Sums in the carry: stacking a row of metrics for every update would cost memory traffic.
+        zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(update, state)[1])
+        (state, totals), _ = jax.lax.scan(body, (state, zeros), length=num_updates)
+        return state, jax.tree.map(lambda total: total / num_updates, totals)
+
+    return over_runs(one_run, batch_runs)(states, keys, views)
+
+
+@functools.partial(jax.jit, static_argnames=("learner", "config", "batch_runs"))
+def fit_reward(
+    learner: RewardLearner,
+    config: Any,
+    states: Any,
+    store: Store,
+    pairs: LabelledPairs,
+    batch_runs: BatchRuns = "map",
+) -> tuple[Any, Metrics]:
+    """Fit every run's reward model to its own labelled pairs, `[runs, pairs]`.
+
+    Returns the states and the metrics `[runs]` of the last update.
+    """
+    num_updates = learner.num_updates(config, pairs.labels.shape[1])
+
+    def one_run(state: Any, pairs: LabelledPairs) -> tuple[Any, Metrics]:
+        def update(state: Any) -> tuple[Any, Metrics]:
+            return learner.update_step(config, state, learner.sample(config, state, store, pairs))
+
+        def body(carry: tuple[Any, Metrics], _: None) -> tuple[tuple[Any, Metrics], None]:
+            return update(carry[0]), None
+
+        zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(update, state)[1])
+        return jax.lax.scan(body, (state, zeros), length=num_updates)[0]
+
+    return over_runs(one_run, batch_runs)(states, pairs)
+
+
+@functools.partial(jax.jit, static_argnames=("learner", "config", "batch_runs"))
+def relabel(
+    learner: RewardLearner,
+    config: Any,
+    states: Any,
+    store: Store,
+    views: View,
+    batch_runs: BatchRuns = "map",
+) -> View:
+    """The views with every run's learned rewards `[runs, rows]` in place of the former ones."""
+
+    def one_run(state: Any, view: View) -> View:
+        return view.replace(rewards=learner.relabel(config, state, store, view))
+
+    return over_runs(one_run, batch_runs)(states, views)
