@@ -27,7 +27,7 @@ def folder(dataset_id: str, data_dir: str | os.PathLike[str] | None = None) -> P
 
     Minari's place is `MINARI_DATASETS_PATH`, else `~/.minari/datasets`.
     """
-    return _root(data_dir) / dataset_id
+    return root(data_dir) / dataset_id
 
 
 def exists(dataset_id: str, data_dir: str | os.PathLike[str] | None = None) -> bool:
@@ -37,10 +37,24 @@ def exists(dataset_id: str, data_dir: str | os.PathLike[str] | None = None) -> b
 
 def local_ids(data_dir: str | os.PathLike[str] | None = None) -> list[str]:
     """The ids of the data sets that lie below the folder, sorted."""
-    root = _root(data_dir)
+    root = root(data_dir)
     found = (path.parent.parent.relative_to(root) for path in root.glob("**/data/metadata.json"))
     # Minari skips hidden folders, and an unfinished write hides in one.
     return sorted(p.as_posix() for p in found if not any(part.startswith(".") for part in p.parts))
+
+
+def check_writable(dataset_id: str, data_dir: str | os.PathLike[str] | None = None) -> None:
+    """Raise InputError when `save` couldn't write a new set of this id; to ask before long work."""
+    _check_id(dataset_id)
+    target = folder(dataset_id, data_dir)
+    if target.exists():
+        raise InputError(f"data set {dataset_id}: {target} exists, expected a new id")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(_unwritable(dataset_id, target, error)) from error
+    if not os.access(target.parent, os.W_OK):
+        raise InputError(_unwritable(dataset_id, target, PermissionError("no permission")))
 
 
 def load(dataset_id: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
@@ -91,22 +105,25 @@ def save(
     for metadata that JSON would change.
     """
     target = folder(dataset.id, data_dir)
-    _check_id(dataset.id)
     _check_metadata(dataset.metadata, f"data set {dataset.id}")
-    if exists(dataset.id, data_dir):
-        raise InputError(f"data set {dataset.id} exists at {target}, expected a new id")
+    check_writable(dataset.id, data_dir)
     try:
         with atomic.new_folder(target) as path:
             _write(dataset, path / "data", description)
     except OSError as error:
-        raise InputError(
-            f"data set {dataset.id} can't be written to {target} ({error.strerror or error}), "
-            "expected a folder that can be written to and doesn't exist yet"
-        ) from error
+        raise InputError(_unwritable(dataset.id, target, error)) from error
     return target
 
 
-def _root(data_dir: str | os.PathLike[str] | None) -> Path:
+def _unwritable(dataset_id: str, target: Path, error: OSError) -> str:
+    return (
+        f"data set {dataset_id} can't be written to {target} ({error.strerror or error}), "
+        "expected a folder that can be written to"
+    )
+
+
+def root(data_dir: str | os.PathLike[str] | None = None) -> Path:
+    """The folder that holds the data sets: `data_dir`, else Minari's own."""
     default = os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets"
     return Path(data_dir or default)
 
@@ -126,7 +143,7 @@ def _not_found(dataset_id: str, data_dir: str | os.PathLike[str] | None) -> str:
     ids = local_ids(data_dir)
     listed = ", ".join(ids[:_MAX_LISTED]) or "no data sets"
     more = f" and {len(ids) - _MAX_LISTED} more" if len(ids) > _MAX_LISTED else ""
-    return f"data set {dataset_id!r} is not in {_root(data_dir)}, which holds {listed}{more}"
+    return f"data set {dataset_id!r} is not in {root(data_dir)}, which holds {listed}{more}"
 
 
 def _check_id(dataset_id: str) -> None:
