@@ -37,8 +37,8 @@ def exists(dataset_id: str, data_dir: str | os.PathLike[str] | None = None) -> b
 
 def local_ids(data_dir: str | os.PathLike[str] | None = None) -> list[str]:
     """The ids of the data sets that lie below the folder, sorted."""
-    root = root(data_dir)
-    found = (path.parent.parent.relative_to(root) for path in root.glob("**/data/metadata.json"))
+    top = root(data_dir)
+    found = (path.parent.parent.relative_to(top) for path in top.glob("**/data/metadata.json"))
     # Minari skips hidden folders, and an unfinished write hides in one.
     return sorted(p.as_posix() for p in found if not any(part.startswith(".") for part in p.parts))
 
