@@ -185,6 +185,11 @@ def test_paper_sizes() -> None:
     assert meta_world.paper_size("reach") is None
 
 
+def test_dataset_id() -> None:
+    expected = "metaworld/sweep-v3/medium-expert-n100000-seed3-v0"
+    assert meta_world.dataset_id("sweep", "medium-expert", 100_000, 3) == expected
+
+
 def test_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(name: str, *_: Any) -> Any:
         raise ImportError(f"No module named {name!r}")
@@ -200,6 +205,7 @@ def test_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_names_need_no_simulator() -> None:
     code = (
         "import sys; from appo_jax.envs import meta_world; meta_world.canonical_name('sweep'); "
+        "assert meta_world.package_versions()['metaworld']; "
         "assert not {'metaworld', 'mujoco'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -201,7 +201,7 @@ def test_unknown_id_names_the_folder_and_what_is_there(tmp_path: Path) -> None:
 
 def test_an_existing_set_is_not_overwritten(tmp_path: Path) -> None:
     minari_io.save(make(), tmp_path)
-    with pytest.raises(InputError, match="exists at"):
+    with pytest.raises(InputError, match="exists, expected a new id"):
         minari_io.save(make(lengths=(3,)), tmp_path)
     assert_same(minari_io.load(ID, tmp_path), make())
 

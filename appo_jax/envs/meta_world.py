@@ -78,6 +78,11 @@ def paper_size(task: str) -> int | None:
     return None if quality is None else round(3 * 1e5 * quality)
 
 
+def dataset_id(task: str, recipe: str, size: int, seed: int) -> str:
+    """The id of a data set collected here: `metaworld/sweep-v3/medium-expert-n500-seed0-v0`."""
+    return f"metaworld/{canonical_name(task)}/{recipe}-n{size}-seed{seed}-v0"
+
+
 def make(task: str, seed: int) -> gymnasium.Env:
     """Build a task's environment; the first reset and all that follow are a function of `seed`.
 
@@ -120,10 +125,21 @@ def scripted_policy(task: str) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def package_versions() -> dict[str, str]:
-    """Versions of the packages that decide what a simulation gives, by name."""
-    _import("env_dict")
+    """Versions of the packages that decide what a simulation gives, by name; imports none of them.
+
+    Raises InputError when one isn't installed.
+    """
     names = ("metaworld", "mujoco", "gymnasium", "numpy")
-    return {name: importlib.metadata.version(name) for name in names}
+    try:
+        return {name: importlib.metadata.version(name) for name in names}
+    except importlib.metadata.PackageNotFoundError as error:
+        raise _not_installed(f"no package {error.name}") from error
+
+
+def _not_installed(reason: str) -> InputError:
+    return InputError(
+        f"Meta-World can't be used ({reason}), expected: pip install metaworld packaging"
+    )
 
 
 @functools.cache
@@ -132,10 +148,7 @@ def _import(module: str) -> types.ModuleType:
     try:
         imported = importlib.import_module(f"metaworld.{module}")
     except ImportError as error:
-        raise InputError(
-            f"Meta-World can't be imported ({error}), "
-            "expected it to be installed: pip install metaworld packaging"
-        ) from error
+        raise _not_installed(str(error)) from error
     # Scripted actions out of bounds are the rule, and would be reported from worker processes.
     warnings.filterwarnings("ignore", message=r"Constant\(s\) may be too high")
     return imported

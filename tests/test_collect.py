@@ -1,0 +1,146 @@
+"""`python -m experiments.collect` as a user types it, and as a user stops it."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from appo_jax.data import minari_io
+from appo_jax.types import InputError
+from experiments import collect
+
+ID = "metaworld/drawer-open-v3/medium-expert-n1000-seed2-v0"
+
+
+def command(*flags: str) -> list[str]:
+    return [sys.executable, "-m", "experiments.collect", *flags]
+
+
+def run(*flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*flags), capture_output=True, text=True, timeout=120)
+
+
+def test_collects_saves_and_tells(tmp_path: Path) -> None:
+    flags = ["--task=drawer-open-v2", "--size=1000", "--seed=2", f"--data_dir={tmp_path}"]
+    first = run(*flags, "--num_workers=2")
+    assert first.returncode == 0, first.stderr
+    assert ID in first.stdout
+    assert str(tmp_path / ID) in first.stdout
+    assert "epsilon-greedy" in first.stdout
+    assert "runs as drawer-open-v3" in first.stderr
+    assert "1,000 of 1,000 steps" in first.stderr
+    assert len(first.stderr.splitlines()) < 15
+    dataset = minari_io.load(ID, tmp_path)
+    assert dataset.num_transitions == 1000
+    assert dataset.digest() in first.stdout
+
+    again = run(*flags)
+    assert again.returncode == 0
+    assert again.stdout.startswith(f"exists already: {ID}")
+    assert collect.collect_and_save(
+        "drawer-open", "medium-expert", 1000, 2, str(tmp_path), 1
+    ).digest() == (dataset.digest())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"task": None}, "--task is missing"),
+        ({"task": "swep"}, "--task: task 'swep'"),
+        ({"recipe": "medium-replay"}, "--dataset: recipe 'medium-replay' can't be collected"),
+        ({"size": 501}, "--size: size is 501, expected a positive multiple of 500"),
+        ({"size": 0}, "--size: size is 0"),
+        ({"task": "reach", "size": None}, "--size is missing"),
+        ({"seed": -1}, "--seed: -1, expected 0 or more"),
+        ({"num_workers": 0}, "--num_workers: 0, expected at least 1"),
+    ],
+)
+def test_bad_flags(change: dict[str, object], message: str) -> None:
+    values = {"task": "sweep", "recipe": "medium-expert", "size": 500, "seed": 0, "num_workers": 1}
+    with pytest.raises(InputError, match=message):
+        collect.check_flags(**(values | change))  # type: ignore[arg-type]
+
+
+def test_size_of_the_paper_is_the_default() -> None:
+    assert collect.check_flags("sweep-v2", "medium-expert", None, 0, 1) == ("sweep-v3", 2_100_000)
+
+
+def test_bad_command_lines_end_with_one_sentence(tmp_path: Path) -> None:
+    cases = {
+        "--size=many": "flag --size=many",
+        "--task=swep": "flag --task: task 'swep'",
+        "leftover": "found 'leftover' after the flags, expected flags only",
+        "--szie=500": "Did you mean: size",
+        "--data_dir=/dev/null": "expected a folder that can be written to",
+    }
+    common = ["--task=sweep", "--size=500", f"--data_dir={tmp_path}"]
+    started = [
+        subprocess.Popen(command(*common, bad), stderr=subprocess.PIPE, text=True) for bad in cases
+    ]
+    for process, (bad, message) in zip(started, cases.items(), strict=True):
+        _, error = process.communicate(timeout=120)
+        assert process.returncode == 1, bad
+        assert message in error
+        assert len(error.splitlines()) <= 2, error  # a note on the task's name may come before it
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("when", ["starting", "collecting"])
+def test_stopped(tmp_path: Path, number: signal.Signals, when: str) -> None:
+    data_dir = tmp_path / "data"
+    flags = ["--task=drawer-open", "--size=10000", f"--data_dir={data_dir}", "--num_workers=2"]
+    process = subprocess.Popen(
+        command(*flags), stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    with contextlib.ExitStack() as cleanup:
+        cleanup.callback(_kill_group, process.pid)
+        assert process.stderr is not None
+        _wait_until(lambda: len(_members(process.pid)) >= 3, 60)  # workers, and their tracker
+        if when == "starting":
+            time.sleep(0.3)  # the first worker imports
+        else:
+            line = process.stderr.readline()
+            while "of 10,000 steps" not in line:
+                assert line, "ended before it collected"
+                line = process.stderr.readline()
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)  # a terminal's Ctrl-C reaches the workers, too
+        else:
+            process.kill()
+        process.wait(timeout=5)
+        _wait_until(lambda: not _members(process.pid), 5)
+        error = process.stderr.read()
+    if number == signal.SIGINT:
+        assert "Traceback" not in error
+        assert process.returncode == 130
+        assert error.splitlines()[-1] == "interrupted: nothing was saved"
+    assert minari_io.local_ids(data_dir) == []
+
+
+def _members(session: int) -> list[int]:
+    """The living processes of a session."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, _, number = path.read_text().rpartition(")")[2].split()[:4]
+            if int(number) == session and state != "Z":
+                found.append(int(path.parent.name))
+    return found
+
+
+def _wait_until(condition: object, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def _kill_group(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
