@@ -35,9 +35,20 @@ def environment(**variables: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    # A worker inherits the mask, so that a Ctrl-C while it still imports prints no traceback; the
+    # parent gets its own Ctrl-C after the block.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class _Process(multiprocessing.context.SpawnProcess):
     def start(self) -> None:
-        with environment(**_WORKER_ENVIRONMENT):
+        with environment(**_WORKER_ENVIRONMENT), _without_interrupts():
             super().start()
 
 
