@@ -11,7 +11,7 @@ program serves all their values and a leading axis makes many runs of one.
 
 import dataclasses
 import functools
-from typing import Any, TypeAlias
+from typing import Any
 
 import chex
 import jax
@@ -21,10 +21,16 @@ from flax import struct
 
 from appo_jax import losses
 from appo_jax.data import dataset
-from appo_jax.networks import MLP, squashed_gaussian, state_action
+from appo_jax.networks import (
+    MLP,
+    Params,
+    forward,
+    forward_ensemble,
+    squashed_gaussian,
+    state_action,
+)
 from appo_jax.types import Batch, Metrics, Store, View
 
-Params: TypeAlias = Any
 NUM_CRITICS = 2
 
 
@@ -53,8 +59,7 @@ class Config:
     log_std_max: float = 2.0
 
 
-@struct.dataclass
-class TrainState:
+class TrainState(struct.PyTreeNode):
     """All that training carries on, as arrays.
 
     Critic parameters have a leading axis of two; `step` counts updates; the optimiser states are
@@ -188,7 +193,7 @@ def _update_critics(
     chex.assert_equal_shape([pairs.actions[..., 0], pairs.rewards, pairs.terminations])
     chex.assert_equal_shape([pairs.observations[:, :, 1:, 0], pairs.rewards])
     critic = _critic(config)
-    next_values = _value(config).apply(state.value_params, pairs.observations[:, :, 1:])[..., 0]
+    next_values = forward(_value(config), state.value_params, pairs.observations[:, :, 1:])[..., 0]
     discounts = state.discount * (1 - pairs.terminations)
     # One matrix product for the policy's actions, the data's actions and the segments.
     segments = state_action(pairs.observations[:, :, :-1], pairs.actions)
@@ -202,7 +207,7 @@ def _update_critics(
     batch_size = len(actions)
 
     def loss(critic_params: Params) -> tuple[jax.Array, Metrics]:
-        q = critic.apply(critic_params, inputs)[:, 0]
+        q = forward(critic, critic_params, inputs)[:, 0]
         q_policy, q_data, q_segments = jnp.split(q, [batch_size, 2 * batch_size])
         adversarial = losses.adversarial_loss(q_policy, q_data)
         error = losses.pair_error(
@@ -228,12 +233,12 @@ def _update_critics(
 def _update_value(
     config: Config, state: TrainState, observations: jax.Array, actions: jax.Array
 ) -> tuple[TrainState, Metrics]:
-    target_q = jax.vmap(_critic(config).apply, (0, None))(
-        state.target_critic_params, state_action(observations, actions)
+    target_q = forward_ensemble(
+        _critic(config), state.target_critic_params, state_action(observations, actions)
     )[..., 0]
 
     def loss(value_params: Params) -> jax.Array:
-        values = _value(config).apply(value_params, observations)[:, 0]
+        values = forward(_value(config), value_params, observations)[:, 0]
         return losses.value_loss(values, target_q)
 
     loss_value, grads = jax.value_and_grad(loss)(state.value_params)
@@ -256,7 +261,7 @@ def _update_actor(
     critic_params = jax.tree.map(lambda leaf: leaf[critic_index], state.critic_params)
 
     def loss(actions: jax.Array, log_probs: jax.Array) -> jax.Array:
-        q = _critic(config).apply(critic_params, state_action(observations, actions))[:, 0]
+        q = forward(_critic(config), critic_params, state_action(observations, actions))[:, 0]
         return losses.actor_loss(log_probs, q, jnp.exp(state.log_temperature))
 
     loss_value, cotangents = jax.value_and_grad(loss, argnums=(0, 1))(actions, log_probs)
@@ -295,7 +300,7 @@ def _action_distribution(
     config: Config, actor_params: Params, observations: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     action_dim = actor_params["params"]["output"]["bias"].shape[-1] // 2
-    output = _actor(config, action_dim).apply(actor_params, observations)
+    output = forward(_actor(config, action_dim), actor_params, observations)
     mean, log_std = jnp.split(output, 2, axis=-1)
     return mean, jnp.clip(log_std, config.log_std_min, config.log_std_max)
 

@@ -90,7 +90,7 @@ def digest(arrays: Any) -> str:
             leaf = jax.random.key_data(leaf)
         array = np.asarray(leaf)
         hasher.update(f"{jax.tree_util.keystr(path)} {array.shape} {array.dtype}".encode())
-        hasher.update(np.ascontiguousarray(array))
+        hasher.update(np.ascontiguousarray(array).tobytes())
     return hasher.hexdigest()
 
 

@@ -89,9 +89,7 @@ def start(
     """Begin an evaluation of `num_episodes` episodes of a Meta-World task in `pool`'s workers."""
     seeds = [episode_seed(run_seed, update, episode) for episode in range(num_episodes)]
     groups = [seeds[first : first + GROUP_SIZE] for first in range(0, num_episodes, GROUP_SIZE)]
-    return PendingEvaluation(
-        [pool.submit(_run_group, policy, env_name, group) for group in groups]
-    )
+    return PendingEvaluation([pool.submit(_run_group, policy, env_name, group) for group in groups])
 
 
 _environments: dict[str, list[Any]] = {}  # a worker's own: building one takes long, reseeding none

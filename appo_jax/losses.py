@@ -39,7 +39,10 @@ def pair_error(
 
 
 def critic_loss(lam: jax.Array | float, adversarial: jax.Array, error: jax.Array) -> jax.Array:
-    """The loss lambda L_adv + E. A small lambda is little conservatism (Algorithm 2 has its reciprocal)."""
+    """The loss lambda L_adv + E. A small lambda is little conservatism.
+
+    Algorithm 2 of the paper has the reciprocal of this lambda.
+    """
     return lam * adversarial + error
 
 

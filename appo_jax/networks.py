@@ -5,10 +5,13 @@ the paper follows do: weight and bias uniform in +-1 / sqrt(fan_in).
 """
 
 from collections.abc import Callable
+from typing import Any, TypeAlias, cast
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+
+Params: TypeAlias = Any
 
 
 def uniform_fan_in(fan_in: int) -> Callable[..., jax.Array]:
@@ -44,6 +47,16 @@ class MLP(nn.Module):
     def _dense(self, features: int, name: str, inputs: jax.Array) -> jax.Array:
         init = uniform_fan_in(inputs.shape[-1])
         return nn.Dense(features, kernel_init=init, bias_init=init, name=name)(inputs)
+
+
+def forward(network: MLP, params: Params, inputs: jax.Array) -> jax.Array:
+    """Apply a network to `[..., input_dim]`, giving `[..., output_dim]`."""
+    return cast(jax.Array, network.apply(params, inputs))
+
+
+def forward_ensemble(network: MLP, params: Params, inputs: jax.Array) -> jax.Array:
+    """Apply members with parameters `[members, ...]` to the same input: `[members, ..., out]`."""
+    return jax.vmap(lambda member: forward(network, member, inputs))(params)
 
 
 def state_action(observations: jax.Array, actions: jax.Array) -> jax.Array:

@@ -8,7 +8,7 @@ mean, scaled to [0, 1] over the data set.
 
 import dataclasses
 import functools
-from typing import Any, Literal, TypeAlias
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +16,9 @@ import optax
 from flax import struct
 
 from appo_jax import losses
-from appo_jax.networks import MLP, state_action
+from appo_jax.networks import MLP, Params, forward, forward_ensemble, state_action
 from appo_jax.types import LabelledPairs, Metrics, Store, View
 
-Params: TypeAlias = Any
 _RELABEL_ROWS = 8192  # rows of one relabelling step: bounds the memory of the activations
 
 
@@ -45,8 +44,7 @@ class Config:
     reward_scale: Literal["minmax", "raw"] = "minmax"
 
 
-@struct.dataclass
-class TrainState:
+class TrainState(struct.PyTreeNode):
     """Parameters and Adam state with a leading axis of members, the key, updates done.
 
     updates_per_epoch: int32; it turns `step` into an epoch for the decay of the learning rate.
@@ -59,8 +57,7 @@ class TrainState:
     updates_per_epoch: jax.Array
 
 
-@struct.dataclass
-class Batch:
+class Batch(struct.PyTreeNode):
     """Labelled pairs of one update, with a leading axis of members.
 
     inputs: `[members, batch, 2, length, observation_dim + action_dim]`.
@@ -122,7 +119,7 @@ def update_step(config: Config, state: TrainState, batch: Batch) -> tuple[TrainS
     """One step of every member on the Bradley-Terry loss of its own batch."""
 
     def loss(params: Params, member: Batch) -> tuple[jax.Array, jax.Array]:
-        scores = _network(config).apply(params, member.inputs)[..., 0]
+        scores = forward(_network(config), params, member.inputs)[..., 0]
         scores = jnp.tanh(scores).sum(axis=-1)
         per_pair = losses.preference_loss(scores, member.labels)
         return jnp.average(per_pair, weights=member.weights), scores
@@ -151,7 +148,7 @@ def relabel(config: Config, state: TrainState, store: Store, view: View) -> jax.
 
     def members_mean(rows: jax.Array) -> jax.Array:
         inputs = state_action(store.observations[rows], store.actions[rows])
-        outputs = jax.vmap(_network(config).apply, (0, None))(state.params, inputs)
+        outputs = forward_ensemble(_network(config), state.params, inputs)
         return jnp.tanh(outputs[..., 0]).mean(axis=0)
 
     # The filling repeats the last row; its outputs are cut off.

@@ -16,8 +16,7 @@ class InputError(ValueError):
     """Input that the user can put right: one sentence with what was found and what was expected."""
 
 
-@struct.dataclass
-class Transitions:
+class Transitions(struct.PyTreeNode):
     """A batch of single steps.
 
     observations: `[batch, observation_dim]`, normalised.
@@ -28,8 +27,7 @@ class Transitions:
     actions: jax.Array
 
 
-@struct.dataclass
-class SegmentPairs:
+class SegmentPairs(struct.PyTreeNode):
     """A batch of pairs of segments, each whole inside one episode.
 
     observations: `[pairs, 2, length + 1, observation_dim]`, normalised; the last one is s_{L+1}.
@@ -44,16 +42,14 @@ class SegmentPairs:
     terminations: jax.Array
 
 
-@struct.dataclass
-class Batch:
+class Batch(struct.PyTreeNode):
     """What one APPO update reads: B_tup and B_traj of Algorithm 4, line 4."""
 
     transitions: Transitions
     segment_pairs: SegmentPairs
 
 
-@struct.dataclass
-class Store:
+class Store(struct.PyTreeNode):
     """The observations and actions of one or more data sets on the device; all runs share it.
 
     Episodes lie back to back with one row more than they have steps, so the next observation of
@@ -73,8 +69,7 @@ class Store:
     segment_rows: jax.Array
 
 
-@struct.dataclass
-class View:
+class View(struct.PyTreeNode):
     """One run's part of a `Store`: its slices of the two index tables, and its rewards.
 
     first_transition, num_transitions, first_segment, num_segments: scalars, int32.
@@ -88,8 +83,7 @@ class View:
     rewards: jax.Array
 
 
-@struct.dataclass
-class LabelledPairs:
+class LabelledPairs(struct.PyTreeNode):
     """Preferences on the device.
 
     rows: `[pairs, 2]`, int32, the store's rows at which the two segments start.

@@ -137,7 +137,7 @@ class Dataset:
             self.terminations,
             self.lengths,
         ):
-            hasher.update(np.ascontiguousarray(array))
+            hasher.update(np.ascontiguousarray(array).tobytes())
         return hasher.hexdigest()
 
 

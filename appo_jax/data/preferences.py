@@ -54,6 +54,16 @@ class Preferences:
         """How many labels say that neither is preferred."""
         return int(np.sum(self.labels == 0.5))
 
+    def first(self, count: int) -> "Preferences":
+        """The first `count` pairs."""
+        return dataclasses.replace(
+            self,
+            episodes=self.episodes[:count],
+            starts=self.starts[:count],
+            labels=self.labels[:count],
+            labellers=self.labellers[:count],
+        )
+
     def rows(self, dataset: Dataset) -> np.ndarray:
         """The data set's rows at which the segments start, `[pairs, 2]` int32."""
         return (dataset.episode_starts[self.episodes] + self.starts).astype(np.int32)
@@ -185,10 +195,7 @@ def load(path: Path, dataset: Dataset, segment_length: int) -> Preferences:
     for a label outside [0, 1], a segment outside its episode, a pair of a segment with itself, a
     length other than `segment_length` and a header that names another data set.
     """
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: can't be read as text: {error}") from error
+    lines = _read_lines(path)
     header = _parse(lines[0] if lines else "", f"{path} line 1")
     _check_header(header, dataset, f"{path} line 1")
     pairs = []
@@ -209,6 +216,18 @@ def load(path: Path, dataset: Dataset, segment_length: int) -> Preferences:
         dataset_id=dataset.id,
         seed=header.get("seed"),
     )
+
+
+def count_labels(path: Path) -> int:
+    """How many labels a file claims to hold. Raises InputError if it can't be read."""
+    return sum(1 for line in _read_lines(path)[1:] if line.strip())
+
+
+def _read_lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: can't be read as text ({error})") from error
 
 
 def _parse(line: str, where: str) -> dict[str, Any]:
@@ -233,7 +252,7 @@ def _check_header(header: dict[str, Any], dataset: Dataset, where: str) -> None:
 def _check_pair(pair: dict[str, Any], dataset: Dataset, segment_length: int, where: str) -> None:
     label = pair.get("label")
     is_number = isinstance(label, int | float) and not isinstance(label, bool)
-    if not is_number or not 0 <= label <= 1:
+    if label is None or not is_number or not 0 <= label <= 1:
         raise InputError(f"{where}: label {label}, expected a number in [0, 1]")
     for field in ("episode_0", "start_0", "episode_1", "start_1", "length"):
         value = pair.get(field)

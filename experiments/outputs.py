@@ -1,0 +1,127 @@
+"""The files of a run's folder: metrics.csv, JSON files, the plot, and the lock."""
+
+import contextlib
+import csv
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from appo_jax.types import InputError
+
+Row = dict[str, Any]
+_COLUMNS = ("run", "update", "split", "metric", "value", "time")
+
+
+class MetricsFile:
+    """metrics.csv in long format: one metric of one run at one update in each row.
+
+    `split` is "reward", "train" (means over a chunk that ended at `update`) or "eval"; `time` is
+    in seconds since 1970.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path
+        self.rows: list[Row] = []
+        if path.exists():
+            with path.open(newline="") as file:
+                for row in csv.DictReader(file):
+                    if None not in row.values():  # a killed writer can leave half a line
+                        self.rows.append(_typed(row))
+
+    def keep(self, condition: Callable[[Row], bool]) -> None:
+        """Drop all rows that don't meet the condition, from the file too."""
+        self.rows = [row for row in self.rows if condition(row)]
+        lines = [dict(zip(_COLUMNS, _COLUMNS, strict=True)), *self.rows]
+        with _replacing(self._path) as partial, partial.open("w", newline="") as file:
+            csv.DictWriter(file, _COLUMNS).writerows(lines)
+
+    def append(self, run: int, update: int, split: str, metrics: Mapping[str, float]) -> None:
+        """Add a row for each metric, and wait until they are on disk."""
+        now = round(time.time(), 3)
+        rows = [
+            dict(zip(_COLUMNS, (run, update, split, name, value, now), strict=True))
+            for name, value in metrics.items()
+        ]
+        with self._path.open("a", newline="") as file:
+            csv.DictWriter(file, _COLUMNS).writerows(rows)
+            file.flush()
+            os.fsync(file.fileno())
+        self.rows += rows
+
+    def values(self, run: int, split: str, metric: str) -> dict[int, float]:
+        """A metric's value at each update, ascending."""
+        found = {
+            row["update"]: row["value"]
+            for row in self.rows
+            if (row["run"], row["split"], row["metric"]) == (run, split, metric)
+        }
+        return dict(sorted(found.items()))
+
+
+def _typed(row: Mapping[str, str]) -> Row:
+    return {
+        **row,
+        "run": int(row["run"]),
+        "update": int(row["update"]),
+        "value": float(row["value"]),
+        "time": float(row["time"]),
+    }
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    partial = path.with_name(f".{path.name}.partial")
+    yield partial
+    partial.replace(path)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file; it appears whole or not at all."""
+    with _replacing(path) as partial:
+        partial.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def read_json(path: Path) -> Any | None:
+    """The content of a JSON file, None if there is none. Raises InputError if it isn't JSON."""
+    if not path.exists():
+        return None
+    try:
+        return json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}: not JSON ({error}), expected a file that a run wrote") from error
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Make `folder` and hold it for this process. Raises InputError if another one does."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / ".lock").open("w")
+    except OSError as error:
+        raise InputError(f"--workdir={folder}: can't be written to ({error.strerror})") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(
+                f"--workdir={folder}: another process is at work there, expected to have it alone"
+            ) from error
+        yield
+
+
+def plot(path: Path, title: str, curves: Mapping[str, Mapping[int, float]]) -> None:
+    """Draw success rates in percent against updates, a line for each entry of `curves`."""
+    from matplotlib.figure import Figure  # no pyplot: it would look for a display
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.add_subplot()
+    for label, curve in curves.items():
+        axes.plot(list(curve), list(curve.values()), marker="o", markersize=3, label=label)
+    axes.set(title=title, xlabel="updates", ylabel="success rate (%)", ylim=(-3, 103))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=150)

@@ -1,0 +1,160 @@
+"""What a run needs before its policy can train: data set, labels, and the learned reward."""
+
+import dataclasses
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from appo_jax import checkpoint, registry, training
+from appo_jax.data import lire, minari_io, preferences
+from appo_jax.data.dataset import Dataset
+from appo_jax.data.preferences import Preferences
+from appo_jax.keys import Purpose, purpose_key
+from appo_jax.types import InputError, Store, View
+from experiments import outputs
+from experiments.collect import collect_and_save
+from experiments.config import Experiment, Local, difference
+
+NUM_FRESH_PAIRS = 1000  # drawn to judge the reward model
+
+
+def obtain_dataset(experiment: Experiment, local: Local) -> Dataset:
+    spec = experiment.dataset
+    if spec.source == "lire":
+        folder = lire.folder_of(local.data_dir, experiment.task)
+        assert folder is not None
+        assert spec.size is not None
+        return lire.load(folder, spec.size)
+    if spec.source == "collect":
+        assert spec.size is not None
+        return collect_and_save(
+            experiment.task,
+            spec.recipe,
+            spec.size,
+            spec.data_seed,
+            str(local.data_dir),
+            local.num_workers,
+        )
+    return minari_io.load(spec.id, local.data_dir)
+
+
+def check_dataset(dataset: Dataset, config: dict[str, Any], local: Local) -> None:
+    """Write the data set's identity into config.json, or compare it with what is there."""
+    found = {
+        "id": dataset.id,
+        "digest": dataset.digest(),
+        "num_episodes": dataset.num_episodes,
+        "num_transitions": dataset.num_transitions,
+    }
+    before = config.setdefault("dataset_contents", found)
+    differs = difference(found, before)
+    if differs:
+        raise InputError(
+            f"data set {dataset.id}: {differs} as when this run began; expected its contents to "
+            "stay the same"
+        )
+    outputs.write_json(local.workdir / "config.json", config)
+    success = dataset.success_rate()
+    known = "" if success is None else f", {100 * success:.0f} % of the episodes succeed"
+    print(f"data: {dataset.num_transitions} transitions in {dataset.num_episodes} episodes{known}")
+
+
+def obtain_preferences(experiment: Experiment, local: Local, dataset: Dataset) -> Preferences:
+    if local.preferences:
+        labels = preferences.load(local.preferences, dataset, experiment.segment_length)
+        if experiment.num_feedback > len(labels):
+            raise InputError(
+                f"--num_feedback={experiment.num_feedback}: {local.preferences} holds "
+                f"{len(labels)} labels, expected at most as many"
+            )
+        labels = labels.first(experiment.num_feedback)
+    else:
+        labels = preferences.scripted(
+            dataset,
+            experiment.seed,
+            experiment.num_feedback,
+            experiment.segment_length,
+            experiment.tie_threshold,
+            experiment.label_noise,
+        )
+    preferences.save(labels, local.workdir / "preferences.jsonl")
+    print(f"labels: {len(labels)} pairs, {labels.num_ties} of them ties")
+    return labels
+
+
+def learn_rewards(
+    experiment: Experiment,
+    local: Local,
+    dataset: Dataset,
+    labels: Preferences,
+    store: Store,
+    view: View,
+    metrics: outputs.MetricsFile,
+) -> View:
+    """The views `[runs]` with r_hat, from a reward model that is fitted now or was before."""
+    learner = registry.algorithm(experiment.algorithm).reward_learner
+    config = experiment.reward_model
+    key = purpose_key(experiment.seed, Purpose.REWARD_MODEL)
+    states = add_runs_axis(
+        learner.init(config, key, dataset.observation_dim, dataset.action_dim, len(labels))
+    )
+    views = add_runs_axis(view)
+    batch_runs = training.default_batch_runs()
+    folder = local.workdir / "checkpoints" / "reward"
+    fitted = bool(checkpoint.updates(folder))
+    if fitted:
+        states = checkpoint.restore(folder, 0, states)[0]
+    else:
+        print(f"reward model: fitting it to {len(labels)} labels ...", flush=True)
+        began = time.time()
+        pairs = add_runs_axis(labels.to_device(dataset))
+        states, fit_metrics = training.fit_reward(learner, config, states, store, pairs, batch_runs)
+        fit_metrics = {name: float(value[0]) for name, value in fit_metrics.items()}
+    views = training.relabel(learner, config, states, store, views, batch_runs)
+    if not fitted:
+        accuracy, count, ties = _fresh_accuracy(experiment, dataset, np.asarray(views.rewards[0]))
+        print(
+            f"reward model: fitted in {time.time() - began:.0f} s, right on "
+            f"{'no pair' if accuracy is None else f'{100 * accuracy:.1f} %'} of {count} fresh "
+            f"pairs ({ties} ties left out)"
+        )
+        fit_metrics |= {"reward/fresh_pairs": count, "reward/fresh_ties": ties}
+        if accuracy is not None:
+            fit_metrics["reward/accuracy"] = accuracy
+        metrics.keep(lambda row: False)
+        metrics.append(0, 0, "reward", fit_metrics)
+        checkpoint.save(folder, 0, states, {"config": dataclasses.asdict(config)})
+    if experiment.reward == "shuffled":
+        views = views.replace(rewards=add_runs_axis(_shuffled(experiment, dataset, views)))
+    return views
+
+
+def _fresh_accuracy(
+    experiment: Experiment, dataset: Dataset, rewards: np.ndarray
+) -> tuple[float | None, int, int]:
+    fresh = preferences.scripted(
+        dataset,
+        experiment.seed,
+        NUM_FRESH_PAIRS,
+        experiment.segment_length,
+        experiment.tie_threshold,
+        purpose=Purpose.FRESH_LABELS,
+    )
+    accuracy, count = preferences.accuracy(fresh, dataset, rewards)
+    return accuracy, count, fresh.num_ties
+
+
+def _shuffled(experiment: Experiment, dataset: Dataset, views: View) -> jax.Array:
+    """The rewards of the first run, permuted over the transitions: the control without a signal."""
+    rows = jnp.asarray(dataset.transition_rows())
+    key = purpose_key(experiment.seed, Purpose.SHUFFLED_REWARDS)
+    rewards = views.rewards[0]
+    return rewards.at[rows].set(rewards[jax.random.permutation(key, rows)])
+
+
+def add_runs_axis(tree: Any) -> Any:
+    """One run as a grid of one."""
+    return jax.tree.map(lambda leaf: leaf[None], tree)
