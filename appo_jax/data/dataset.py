@@ -180,9 +180,9 @@ def _check_episode(episode: Episode, first: Episode, name: str) -> None:
     steps = len(episode.actions)
     if steps == 0:
         raise InputError(f"{name}: no steps, expected at least one")
-    expected = {
-        "observations": (steps + 1, *first.observations.shape[1:]),
-        "actions": (steps, *first.actions.shape[1:]),
+    expected = {  # observations and actions are vectors, as wide as the first episode's
+        "observations": (steps + 1, *(first.observations.shape[1:2] or (1,))),
+        "actions": (steps, *(first.actions.shape[1:2] or (1,))),
         "rewards": (steps,),
         "terminations": (steps,),
     }
