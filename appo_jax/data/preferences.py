@@ -148,12 +148,13 @@ def accuracy(
 ) -> tuple[float | None, int]:
     """How often summed `rewards` `[rows]` order a pair as its label does; ties are left out.
 
+    Equal sums order no pair, so they count as wrong: a constant reward is right on none.
     Returns the share, None where every pair is a tie, and the number of pairs that it is over.
     """
     steps = preferences.rows(dataset)[..., None] + np.arange(preferences.length)
     returns = np.asarray(rewards)[steps].sum(axis=-1, dtype=np.float64)
     strict = preferences.labels != 0.5
-    correct = (returns[:, 1] > returns[:, 0]) == (preferences.labels > 0.5)
+    correct = np.sign(returns[:, 1] - returns[:, 0]) == np.sign(preferences.labels - 0.5)
     count = int(strict.sum())
     return (float(correct[strict].mean()) if count else None), count
 
@@ -185,7 +186,7 @@ def save(preferences: Preferences, path: Path) -> None:
                 "labeller": labeller,
             }
         )
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
 def load(path: Path, dataset: Dataset, segment_length: int) -> Preferences:
@@ -196,7 +197,7 @@ def load(path: Path, dataset: Dataset, segment_length: int) -> Preferences:
     length other than `segment_length` and a header that names another data set.
     """
     lines = _read_lines(path)
-    header = _parse(lines[0] if lines else "", f"{path} line 1")
+    header = _parse(lines[0], f"{path} line 1")
     _check_header(header, dataset, f"{path} line 1")
     pairs = []
     for number, line in enumerate(lines[1:], start=2):
@@ -225,7 +226,8 @@ def count_labels(path: Path) -> int:
 
 def _read_lines(path: Path) -> list[str]:
     try:
-        return path.read_text().splitlines()
+        # Not splitlines: a labeller's name may hold what that takes for an end of line.
+        return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: can't be read as text ({error})") from error
 
@@ -233,7 +235,7 @@ def _read_lines(path: Path) -> list[str]:
 def _parse(line: str, where: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also too long a number, too deep a list
         raise InputError(f"{where}: {line[:60]!r}, expected a JSON object") from error
     if not isinstance(value, dict):
         raise InputError(f"{where}: {line[:60]!r}, expected a JSON object")
@@ -247,6 +249,11 @@ def _check_header(header: dict[str, Any], dataset: Dataset, where: str) -> None:
             raise InputError(
                 f"{where}: header field {field!r} is {header.get(field)!r}, expected {value!r}"
             )
+    seed = header.get("seed")
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
+        raise InputError(
+            f"{where}: header field 'seed' is {seed!r}, expected a whole number or null"
+        )
 
 
 def _check_pair(pair: dict[str, Any], dataset: Dataset, segment_length: int, where: str) -> None:
