@@ -121,6 +121,19 @@ def test_spaces_and_casts(env: gymnasium.Env) -> None:
     assert from_episodes([episode], "one").observations.dtype == np.float32
 
 
+@pytest.mark.parametrize("task", ["sweep", "box-close"])
+def test_touching_is_what_meta_world_says(task: str) -> None:
+    env, policy = meta_world.make(task, seed=0).unwrapped, meta_world.scripted_policy(task)
+    answers = []
+    observation, _ = env.reset()
+    for _ in range(120):
+        observation, *_ = env.step(np.clip(policy(observation), -1, 1))
+        for geom in np.unique(env.data.contact.geom):  # type: ignore[attr-defined]
+            answers.append(env.touching_object(geom))  # type: ignore[attr-defined]
+            assert answers[-1] == type(env).touching_object(env, geom)  # type: ignore[attr-defined]
+    assert set(answers) == {False, True}
+
+
 def test_scripted_actions_exceed_the_bounds(env: gymnasium.Env) -> None:
     observation, _ = env.reset()
     action = meta_world.scripted_policy("sweep-into")(observation)

@@ -13,6 +13,7 @@ import importlib.metadata
 import types
 import warnings
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -101,6 +102,7 @@ def make(task: str, seed: int) -> gymnasium.Env:
         )
     env._freeze_rand_vec = False  # frozen, every reset has the goal of the constructor
     env.seeded_rand_vec = True  # else goals come from NumPy's global generator
+    env.touching_object = functools.partial(_touching_object, env)
     reseed(env, seed)
     return env
 
@@ -111,6 +113,24 @@ def reseed(env: gymnasium.Env, seed: int) -> None:
     `env.reset(seed=...)` can't do that: Meta-World ignores the argument.
     """
     env.unwrapped.seed(seed)  # type: ignore[attr-defined]
+
+
+def _touching_object(env: Any, geom: int) -> bool:
+    """Whether both finger pads press on a geom, as `touching_object` of Meta-World says.
+
+    That one walks twice over all contacts in Python, which takes half of the time of a step of
+    sweep and of sweep-into; this one gives the same answer from MuJoCo's arrays.
+    """
+    contacts = env.data.contact
+    pairs = contacts.geom
+    on_geom = np.flatnonzero((pairs == geom).any(axis=1))
+    if not len(on_geom):
+        return False
+    for pad in ("leftpad_geom", "rightpad_geom"):
+        rows = on_geom[(pairs[on_geom] == env.data.geom(pad).id).any(axis=1)]
+        if not sum(env.data.efc_force[contacts.efc_address[rows]]) > 0:
+            return False
+    return True
 
 
 def scripted_policy(task: str) -> Callable[[np.ndarray], np.ndarray]:

@@ -1,0 +1,141 @@
+"""How fast data are collected, next to loops that do nothing but `env.step`.
+
+`python -m experiments.benchmark_environments --task=sweep --num_workers=2`. The physics of a step
+depends on what the arm touches, so the bare loops are run twice: with the very actions that the
+collection took, in the same environments, and with random actions in the task's own environment.
+"""
+
+import dataclasses
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import Executor
+
+import gymnasium
+import numpy as np
+from absl import app, flags
+
+from appo_jax import workers
+from appo_jax.collect import scripted
+from appo_jax.envs import meta_world
+from appo_jax.types import InputError
+from experiments import collect
+
+
+@dataclasses.dataclass(frozen=True)
+class Rates:
+    """Simulated steps per second of all workers together; a second environment's steps count.
+
+    whole: `scripted.collect` from the call to the data set, with the start of its workers;
+    warm: the same episodes in workers that run already;
+    bare: loops of `env.step` alone, with the actions of these episodes, in their environments;
+    bare_random: the same with random actions, in the task's own environment.
+    """
+
+    whole: float
+    warm: float
+    bare: float
+    bare_random: float
+
+
+def measure(
+    task: str,
+    num_workers: int,
+    num_transitions: int,
+    rounds: int,
+) -> list[Rates]:
+    """Measure the rates `rounds` times, one after the other within each round."""
+    found = []
+    with workers.pool(num_workers) as executor:
+        # Every worker builds its environments and touches the code once before the clock starts.
+        start = scripted.plan_episodes(task, 4 * num_workers, seed=0)
+        scripted.run_plans(start, executor)
+        for index in range(rounds):
+            found.append(_measure_once(task, num_workers, num_transitions, index, executor))
+    return found
+
+
+def _measure_once(
+    task: str, num_workers: int, num_transitions: int, seed: int, executor: Executor
+) -> Rates:
+    plans = scripted.plan_episodes(task, num_transitions // meta_world.HORIZON, seed)
+    steps = sum(meta_world.HORIZON * (1 if plan.driver_task is None else 2) for plan in plans)
+
+    clock = time.perf_counter()
+    scripted.collect(task, num_transitions, seed, num_workers)
+    whole = steps / (time.perf_counter() - clock)
+
+    clock = time.perf_counter()
+    episodes = scripted.run_plans(plans, executor)
+    warm = steps / (time.perf_counter() - clock)
+
+    actions = [episode.actions for episode in episodes]
+    seconds = list(executor.map(_step_again, plans, actions))
+    bare = num_workers * steps / sum(seconds)
+
+    seconds = list(executor.map(_step_at_random, plans))
+    bare_random = num_workers * len(plans) * meta_world.HORIZON / sum(seconds)
+    return Rates(whole, warm, bare, bare_random)
+
+
+def _step_again(plan: scripted.EpisodePlan, actions: np.ndarray) -> float:
+    """Seconds that the steps of an episode take in its environments, and nothing else."""
+    return sum(
+        _seconds(environment, actions)
+        for environment in scripted.environments(plan)
+        if environment is not None
+    )
+
+
+def _step_at_random(plan: scripted.EpisodePlan) -> float:
+    environment, _ = scripted.environments(dataclasses.replace(plan, driver_task=None))
+    draw = np.random.default_rng(plan.action_seed)
+    return _seconds(environment, draw.uniform(-1, 1, (meta_world.HORIZON, 4)).astype(np.float32))
+
+
+def _seconds(environment: gymnasium.Env, actions: np.ndarray) -> float:
+    environment.reset()
+    step = environment.step
+    clock = time.perf_counter()
+    for action in actions:
+        step(action)
+    return time.perf_counter() - clock
+
+
+def table(rates: Sequence[Rates]) -> str:
+    """Median, least and greatest of each rate, and of its ratio to the bare loops of its round."""
+    lines = [f"{'steps/s':<14}{'median':>9}{'min':>9}{'max':>9}{'/ bare':>9}{'min':>7}{'max':>7}"]
+    for field in dataclasses.fields(Rates):
+        values = [getattr(row, field.name) for row in rates]
+        ratios = [getattr(row, field.name) / row.bare for row in rates]
+        lines.append(
+            f"{field.name:<14}{statistics.median(values):>9.0f}{min(values):>9.0f}"
+            f"{max(values):>9.0f}{statistics.median(ratios):>9.2f}{min(ratios):>7.2f}"
+            f"{max(ratios):>7.2f}"
+        )
+    return "\n".join(lines)
+
+
+def main(_: Sequence[str]) -> None:
+    """Measure and print the table."""
+    values = flags.FLAGS
+    try:
+        task, size = collect.check_flags(
+            values.task, scripted.RECIPE, values.size, 0, values.num_workers
+        )
+        if values.rounds < 1:
+            raise InputError(f"flag --rounds: {values.rounds}, expected at least 1")
+    except InputError as error:
+        sys.exit(str(error))
+    rates = measure(task, values.num_workers, size, values.rounds)
+    print(f"{task}, {values.num_workers} workers, {values.rounds} rounds of {size:,} transitions")
+    print(table(rates))
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string("task", None, "Meta-World task, e.g. sweep")
+    flags.DEFINE_integer("size", 12_000, "transitions of a round, a multiple of 500")
+    flags.DEFINE_integer("rounds", 3, "rounds, at least 1")
+    flags.DEFINE_integer("num_workers", collect.available_cores(), "processes, at least 1")
+    app.run(main, flags_parser=collect.parse_flags)
