@@ -16,7 +16,9 @@ from appo_jax.data.dataset import Dataset, Episode, from_episodes
 from appo_jax.types import InputError
 
 HORIZON = 500
-_ARRAYS = ("observations", "actions", "rewards", "next_observations", "dones")
+_VECTORS = ("observations", "next_observations", "actions")
+_NUMBERS = ("rewards", "dones")
+_ARRAYS = _VECTORS + _NUMBERS
 _FILE_NAME = re.compile(r"saved_replay_buffer_\d+_seed(\d+)(\.pkl)?")
 # What NumPy arrays of versions 1 and 2 are pickled with, and nothing that runs code.
 _ALLOWED = {
@@ -50,21 +52,31 @@ def folder_of(data_dir: Path, env_name: str) -> Path | None:
 
 def buffer_files(folder: Path) -> list[Path]:
     """The folder's buffer files, ordered by the agent's seed."""
-    found = [(_FILE_NAME.fullmatch(path.name), path) for path in folder.iterdir()]
-    return [path for match, path in sorted((int(m[1]), p) for m, p in found if m)]
+    found = (path for path in folder.iterdir() if _FILE_NAME.fullmatch(path.name))
+    return sorted(found, key=lambda path: (_seed(path), path))
+
+
+def _seed(path: Path) -> int:
+    return int(_FILE_NAME.sub(r"\1", path.name))
 
 
 def load(folder: Path, num_transitions: int) -> Dataset:
     """The first `num_transitions` / agents steps of each agent in `folder`, agents in order.
 
     Nothing terminates in Meta-World, so `dones` are read as time limits. Raises InputError for a
-    file that isn't such a buffer, holds too few steps or has a next observation that isn't the
-    observation of the following step, and for a size that the agents can't share in whole
-    episodes.
+    folder without buffers or with two of one agent, for a file that isn't such a buffer, holds too
+    few steps or has a next observation that isn't the observation of the following step, and for a
+    size that the agents can't share in whole episodes.
     """
-    files = buffer_files(folder)
+    files = buffer_files(folder) if folder.is_dir() else []
+    names = ", ".join(path.name for path in files)
+    if not files or len({_seed(path) for path in files}) < len(files):
+        raise InputError(
+            f"{folder}: holds {names or 'no buffers'}, expected one file "
+            "saved_replay_buffer_1000000_seed<k>.pkl for each agent"
+        )
     steps, rest = divmod(num_transitions, len(files))
-    if rest or steps % HORIZON or not steps:
+    if rest or steps % HORIZON or steps <= 0:
         raise InputError(
             f"{folder}: {num_transitions} transitions from {len(files)} buffers, expected a "
             f"positive multiple of {HORIZON * len(files)}: whole episodes, as many from each"
@@ -111,14 +123,25 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     try:
         with path.open("rb") as file:
             arrays = _ArrayUnpickler(file).load()
-    except (pickle.UnpicklingError, EOFError, AttributeError, IndexError, OSError) as error:
+    except Exception as error:  # a damaged pickle makes `load` raise anything
         raise InputError(f"{path}: not a pickle of plain NumPy arrays: {error}") from error
     if not isinstance(arrays, dict) or not all(
         isinstance(arrays.get(name), np.ndarray) for name in _ARRAYS
     ):
         found = ", ".join(map(str, arrays)) if isinstance(arrays, dict) else type(arrays).__name__
         raise InputError(f"{path}: holds {found}, expected arrays {', '.join(_ARRAYS)}")
-    lengths = {name: len(arrays[name]) for name in _ARRAYS}
-    if len(set(lengths.values())) > 1:
-        raise InputError(f"{path}: arrays of unequal lengths {lengths}")
+    shapes = {name: arrays[name].shape for name in _ARRAYS}
+    steps = shapes["observations"][:1]
+    fits = (
+        all(len(shapes[name]) == 2 and shapes[name][:1] == steps for name in _VECTORS)
+        and shapes["observations"] == shapes["next_observations"]
+        and all(shapes[name] in (steps, (*steps, 1)) for name in _NUMBERS)
+        and all(arrays[name].dtype.kind in "biuf" for name in _ARRAYS)
+    )
+    if not fits:
+        found = ", ".join(f"{name} {arrays[name].dtype}{list(shapes[name])}" for name in _ARRAYS)
+        raise InputError(
+            f"{path}: holds {found}, expected numbers: {' and '.join(_VECTORS)} [steps, dim], "
+            f"{' and '.join(_NUMBERS)} [steps] or [steps, 1]"
+        )
     return arrays
