@@ -19,12 +19,14 @@ COLLECTED_SIZE = 100_000  # transitions of a data set that is collected on the s
 class DatasetSpec:
     """Which data set a run trains on.
 
-    requested: as on the command line. recipe: "medium-replay", "medium-expert" or "minari".
-    source: "lire" (a folder of pickles), "minari" (a set on disk) or "collect" (made now, then a
-    set on disk). id: under which people know it. size: transitions, None where the set decides.
+    requested: as on the command line. reason: why it led here. recipe: "medium-replay",
+    "medium-expert" or "minari". source: "lire" (a folder of pickles), "minari" (a set on disk) or
+    "collect" (made now, then a set on disk). id: under which people know it. size: transitions,
+    None where the set decides.
     """
 
     requested: str
+    reason: str
     recipe: str
     source: str
     id: str
@@ -103,15 +105,7 @@ def resolve_dataset(
                 "--dataset=medium-expert, which is collected on the spot"
             )
     if requested in ("auto", "medium-expert"):
-        size = size or COLLECTED_SIZE
-        dataset_id = meta_world.dataset_id(task, "medium-expert", size, data_seed)
-        if size % meta_world.HORIZON:
-            raise InputError(
-                f"--dataset_size={size}: expected a multiple of {meta_world.HORIZON}, the steps "
-                "of an episode"
-            )
-        source = "minari" if minari_io.exists(dataset_id, data_dir) else "collect"
-        return DatasetSpec(requested, "medium-expert", source, dataset_id, size, data_seed)
+        return _medium_expert(requested, task, size, data_seed, data_dir)
     if not minari_io.exists(requested, data_dir):
         ids = ", ".join(minari_io.local_ids(data_dir)) or "none"
         raise InputError(
@@ -123,12 +117,33 @@ def resolve_dataset(
             f"--dataset_size={size}: a Minari data set named by its id is taken whole, expected "
             "the flag to be left out"
         )
-    return DatasetSpec(requested, "minari", "minari", requested, None, data_seed)
+    reason = f"--dataset={requested} names it"
+    return DatasetSpec(requested, reason, "minari", "minari", requested, None, data_seed)
+
+
+def _medium_expert(
+    requested: str, task: str, size: int | None, data_seed: int, data_dir: Path
+) -> DatasetSpec:
+    size = size or COLLECTED_SIZE
+    if size % meta_world.HORIZON:
+        raise InputError(
+            f"--dataset_size={size}: expected a multiple of {meta_world.HORIZON}, the steps of an "
+            "episode"
+        )
+    dataset_id = meta_world.dataset_id(task, "medium-expert", size, data_seed)
+    exists = minari_io.exists(dataset_id, data_dir)
+    reason = (
+        f"{_why(requested, 'no', data_dir)}; medium-expert data "
+        f"{'of an earlier collection are there' if exists else 'are collected now'}"
+    )
+    source = "minari" if exists else "collect"
+    return DatasetSpec(requested, reason, "medium-expert", source, dataset_id, size, data_seed)
 
 
 def _local_medium_replay(
     requested: str, task: str, size: int | None, data_seed: int, data_dir: Path
 ) -> DatasetSpec | None:
+    reason = _why(requested, "a", data_dir)
     folder = lire.folder_of(data_dir, task)
     if folder:
         if size is None and task not in meta_world.PAPER_SIZES:
@@ -136,14 +151,25 @@ def _local_medium_replay(
                 f"--dataset={requested}: the paper gives no size for {task}, expected "
                 f"--dataset_size, the transitions to take from the buffers in {folder}"
             )
-        per_buffer = round(meta_world.PAPER_SIZES.get(task, 0) * 1e5)
-        size = size or per_buffer * len(lire.buffer_files(folder))
+        buffers = len(lire.buffer_files(folder))
+        size = size or round(meta_world.PAPER_SIZES[task] * 1e5) * buffers
+        if size % (lire.HORIZON * buffers):
+            raise InputError(
+                f"--dataset_size={size}: expected a multiple of {lire.HORIZON * buffers}, whole "
+                f"episodes and as many from each of the {buffers} buffers in {folder}"
+            )
         dataset_id = f"lire/{folder.name}/n{size}"
-        return DatasetSpec(requested, "medium-replay", "lire", dataset_id, size, data_seed)
+        return DatasetSpec(requested, reason, "medium-replay", "lire", dataset_id, size, data_seed)
     collected = _id(task, "medium-replay", size, data_seed)
     if collected and minari_io.exists(collected, data_dir):
-        return DatasetSpec(requested, "medium-replay", "minari", collected, size, data_seed)
+        return DatasetSpec(requested, reason, "medium-replay", "minari", collected, size, data_seed)
     return None
+
+
+def _why(requested: str, article: str, data_dir: Path) -> str:
+    if requested != "auto":
+        return f"--dataset={requested} asks for it"
+    return f"--dataset=auto found {article} local medium-replay set in {data_dir}"
 
 
 def _id(task: str, recipe: str, size: int | None, data_seed: int) -> str | None:

@@ -1,6 +1,7 @@
 """What a run needs before its policy can train: data set, labels, and the learned reward."""
 
 import dataclasses
+import importlib.metadata
 import time
 from typing import Any
 
@@ -19,6 +20,36 @@ from experiments.collect import collect_and_save
 from experiments.config import Experiment, Local, difference
 
 NUM_FRESH_PAIRS = 1000  # drawn to judge the reward model
+PACKAGES = ("appo-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+
+
+def check_config(experiment: Experiment, local: Local) -> dict[str, Any]:
+    """Write config.json, or compare the run with the one that is there; returns its content."""
+    path = local.workdir / "config.json"
+    config = outputs.read_json(path)
+    if config is not None:
+        if not isinstance(config, dict) or "identity" not in config:
+            raise InputError(
+                f"--workdir={local.workdir}: its config.json is not from a run, expected a run's "
+                "folder or an empty one"
+            )
+        differs = difference(config["identity"], experiment.identity())
+        if differs:
+            raise InputError(
+                f"--workdir={local.workdir}: holds a run with {differs}; expected the same run or "
+                "an empty folder"
+            )
+        config["num_updates"] = experiment.num_updates  # on disk once it is clear that it can grow
+        return config
+    config = {
+        **experiment.resolved(),
+        "identity": experiment.identity(),
+        "digest": experiment.digest(),
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "device": str(jax.devices()[0].device_kind),
+    }
+    outputs.write_json(path, config)
+    return config
 
 
 def obtain_dataset(experiment: Experiment, local: Local) -> Dataset:
@@ -59,17 +90,14 @@ def check_dataset(dataset: Dataset, config: dict[str, Any], local: Local) -> Non
     outputs.write_json(local.workdir / "config.json", config)
     success = dataset.success_rate()
     known = "" if success is None else f", {100 * success:.0f} % of the episodes succeed"
-    print(f"data: {dataset.num_transitions} transitions in {dataset.num_episodes} episodes{known}")
+    print(
+        f"data: {dataset.num_transitions:,} transitions in {dataset.num_episodes:,} episodes{known}"
+    )
 
 
 def obtain_preferences(experiment: Experiment, local: Local, dataset: Dataset) -> Preferences:
     if local.preferences:
         labels = preferences.load(local.preferences, dataset, experiment.segment_length)
-        if experiment.num_feedback > len(labels):
-            raise InputError(
-                f"--num_feedback={experiment.num_feedback}: {local.preferences} holds "
-                f"{len(labels)} labels, expected at most as many"
-            )
         labels = labels.first(experiment.num_feedback)
     else:
         labels = preferences.scripted(

@@ -5,7 +5,6 @@ then the evaluation's rows when they arrive. Resuming takes the last checkpoint,
 behind it, and evaluates again what has no row yet; a checkpoint is kept until its row is there.
 """
 
-import importlib.metadata
 import signal
 import time
 from concurrent.futures import Executor
@@ -13,7 +12,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from tqdm import tqdm
 
 from appo_jax import checkpoint, evaluation, registry, training, workers
 from appo_jax.data import dataset as datasets
@@ -21,14 +19,21 @@ from appo_jax.data.dataset import Dataset
 from appo_jax.keys import Purpose, purpose_key
 from appo_jax.types import InputError, Store, View
 from experiments import outputs, prepare, summary
-from experiments.config import Experiment, Local, difference
+from experiments.config import Experiment, Local
+from experiments.progress import Progress
 
 KEPT_CHECKPOINTS = 3
-PACKAGES = ("appo-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+LAST_ROW_OF_EVALUATION = "eval/return"  # with it, the evaluation is on disk whole
 
 
 class Stopped(Exception):
     """A signal ended the run; its state is on disk."""
+
+    def __init__(self, signal: signal.Signals, update: int):
+        super().__init__(
+            f"stopped by {signal.name} at update {update:,}; the same command goes on from there"
+        )
+        self.exit_code = 128 + signal
 
 
 def run(experiment: Experiment, local: Local) -> dict[str, Any]:
@@ -37,7 +42,7 @@ def run(experiment: Experiment, local: Local) -> dict[str, Any]:
     Raises InputError for a folder that holds another run, Stopped after a signal.
     """
     with outputs.locked(local.workdir):
-        config = _check_config(experiment, local)
+        config = prepare.check_config(experiment, local)
         done = _finished(experiment, local)
         if done:
             return done
@@ -56,28 +61,6 @@ def run(experiment: Experiment, local: Local) -> dict[str, Any]:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
         return summary.write(experiment, local, dataset.id, metrics, loop.clock)
-
-
-def _check_config(experiment: Experiment, local: Local) -> dict[str, Any]:
-    path = local.workdir / "config.json"
-    found = outputs.read_json(path)
-    if found is not None:
-        differs = difference(found["identity"], experiment.identity())
-        if differs:
-            raise InputError(
-                f"--workdir={local.workdir}: holds a run with {differs}; expected the same run or "
-                "an empty folder"
-            )
-        return found
-    config = {
-        **experiment.resolved(),
-        "identity": experiment.identity(),
-        "digest": experiment.digest(),
-        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
-        "device": str(jax.devices()[0].device_kind),
-    }
-    outputs.write_json(path, config)
-    return config
 
 
 def _finished(experiment: Experiment, local: Local) -> dict[str, Any] | None:
@@ -124,36 +107,28 @@ class _Loop:
         self._started = started
         self.clock = {"train_seconds": 0.0, "timed_updates": 0, "wall_seconds": 0.0}
         self._states, self._update = self._restore_or_init()
+        self._progress = Progress(self._update, experiment.num_updates)
 
     def train(self) -> None:
         """Train up to the last update and evaluate it. Raises Stopped after a signal."""
         handlers = {s: signal.signal(s, self._on_signal) for s in (signal.SIGINT, signal.SIGTERM)}
         try:
-            with tqdm(
-                total=self._experiment.num_updates,
-                initial=self._update,
-                unit="update",
-                mininterval=1,
-                dynamic_ncols=True,
-            ) as self._bar:
-                self._show_success()
-                self._evaluate_missing()
-                while self._update < self._experiment.num_updates:
-                    self._train_chunk()
-                    self._collect_evaluation(wait=False)
-                    if self._is_evaluated(self._update):
-                        self._collect_evaluation(wait=True)
-                        self._save()
-                        self._start_evaluation(self._update, self._states)
-                    if self._stop:
-                        self._save()
-                        raise Stopped(
-                            f"stopped by {self._stop.name} at update {self._update}; the same "
-                            "command goes on from there"
-                        )
-                self._collect_evaluation(wait=True)
-                self._tick()
+            self._show_latest()
+            self._evaluate_missing()
+            while self._update < self._experiment.num_updates:
+                self._train_chunk()
+                self._collect_evaluation(wait=False)
+                if self._is_evaluated(self._update):
+                    self._save()
+                    self._collect_evaluation(wait=True)
+                    self._stop_if_asked()
+                    self._start_evaluation(self._update, self._states)
+                self._stop_if_asked()
+            self._collect_evaluation(wait=True)
+            self._stop_if_asked()
+            self._tick()
         finally:
+            self._progress.close()
             for number, handler in handlers.items():
                 signal.signal(number, handler)
 
@@ -162,11 +137,17 @@ class _Loop:
             raise KeyboardInterrupt
         self._stop = signal.Signals(number)
 
+    def _stop_if_asked(self) -> None:
+        if self._stop:
+            self._save()
+            raise Stopped(self._stop, self._update)
+
     def _restore_or_init(self) -> tuple[Any, int]:
         experiment = self._experiment
         key = purpose_key(experiment.seed, Purpose.POLICY)
+        init = jax.jit(self._learner.init, static_argnums=(0, 2, 3))  # one program, not dozens
         states = prepare.add_runs_axis(
-            self._learner.init(
+            init(
                 experiment.policy,
                 key,
                 *self._dims,
@@ -182,14 +163,18 @@ class _Loop:
         update = saved[-1]
         arrays, metadata = checkpoint.restore(self._folder, update, self._arrays(states))
         self.clock = metadata["clock"]
+        whole = self._evaluated()
         # An evaluation of what was then the last update has no place in a longer run's curve.
         self._metrics.keep(
             lambda row: (
                 row["update"] <= update
-                and (row["split"] != "eval" or self._is_evaluated(row["update"]))
+                and (
+                    row["split"] != "eval"
+                    or (row["update"] in whole and self._is_evaluated(row["update"]))
+                )
             )
         )
-        print(f"going on from update {update}")
+        print(f"going on from update {update:,}")
         return arrays["states"], update
 
     def _is_evaluated(self, update: int) -> bool:
@@ -203,23 +188,29 @@ class _Loop:
         program = self._program(size)
         began = time.perf_counter()
         self._states, metrics = program(self._states, self._keys, self._store, self._views)
-        metrics = {name: float(value[0]) for name, value in metrics.items()}  # the one host sync
-        seconds = time.perf_counter() - began
-        if not self.clock["timed_updates"]:
-            left_seconds = seconds / size * (self._experiment.num_updates - self._update - size)
-            tqdm.write(
-                f"{size / seconds:.1f} updates a second: about {_duration(left_seconds)} for the "
-                "rest"
-            )
-        self.clock["train_seconds"] += seconds
+        self._wait_for_device(metrics)
+        metrics = {name: float(value[0]) for name, value in metrics.items()}
+        self.clock["train_seconds"] += time.perf_counter() - began
         self.clock["timed_updates"] += size
         self._update += size
         self._metrics.append(0, self._update, "train", metrics)
-        self._bar.update(size)
+        self._progress.advance(size)
+
+    def _wait_for_device(self, arrays: Any) -> None:
+        # Reading a value blocks the interpreter: Ctrl-C would go unanswered until the chunk's end.
+        told = False
+        while not all(array.is_ready() for array in jax.tree.leaves(arrays)):
+            if self._stop and not told:
+                self._progress.say("stopping at the end of this chunk (Ctrl-C again: at once)")
+                told = True
+            time.sleep(0.002)
 
     def _program(self, num_updates: int) -> Any:
         # Compiled ahead, so that a chunk's time is the time of its updates.
         if num_updates not in self._programs:
+            began = time.monotonic()
+            if not self._programs:
+                self._progress.say("compiling the update, once ...")
             self._programs[num_updates] = training.train_chunk.lower(
                 self._learner,
                 self._experiment.policy,
@@ -230,6 +221,7 @@ class _Loop:
                 self._views,
                 training.default_batch_runs(),
             ).compile()
+            self._progress.pause(time.monotonic() - began)
         return self._programs[num_updates]
 
     def _arrays(self, states: Any) -> dict[str, Any]:
@@ -249,7 +241,7 @@ class _Loop:
             "clock": self.clock,
         }
         checkpoint.save(self._folder, self._update, self._arrays(self._states), metadata)
-        evaluated = self._metrics.values(0, "eval", "eval/success_rate")
+        evaluated = self._evaluated()
         for update in [*saved, self._update][:-KEPT_CHECKPOINTS]:
             if update in evaluated or not self._is_evaluated(update):
                 checkpoint.delete(self._folder, update)
@@ -274,38 +266,42 @@ class _Loop:
         self._pending = (update, pending)
 
     def _collect_evaluation(self, wait: bool) -> None:
-        """Write down the evaluation under way, if there is one and it is over or `wait` is set."""
-        if self._pending is None or not (wait or self._pending[1].done()):
+        """Write down the evaluation under way if it is over, or with `wait` as soon as it is.
+
+        Asked to stop, it doesn't wait.
+        """
+        if self._pending is None:
             return
         update, pending = self._pending
-        began = time.perf_counter()
-        episodes = pending.result()
-        waited = time.perf_counter() - began
+        began = time.monotonic()
+        while wait and not pending.done() and not self._stop:
+            time.sleep(0.02)
+        if not pending.done():
+            return
+        waited = time.monotonic() - began
         if waited > 1 and self._update < self._experiment.num_updates:
-            tqdm.write(f"training waited {waited:.1f} s for the evaluation at update {update}")
-        self._metrics.append(0, update, "eval", episodes.metrics())
+            self._progress.say(
+                f"training waited {waited:.1f} s for the evaluation at update {update:,}"
+            )
+        rows = pending.result().metrics()
+        self._metrics.append(0, update, "eval", rows)
         self._pending = None
-        self._show_success()
+        self._progress.evaluated(update, rows["eval/success_rate"])
 
     def _evaluate_missing(self) -> None:
         """Evaluate again what was under way when the run was stopped."""
-        evaluated = self._metrics.values(0, "eval", "eval/success_rate")
+        evaluated = self._evaluated()
         for update in checkpoint.updates(self._folder):
             if self._is_evaluated(update) and update not in evaluated:
                 arrays, _ = checkpoint.restore(self._folder, update, self._arrays(self._states))
                 self._collect_evaluation(wait=True)
+                self._stop_if_asked()
                 self._start_evaluation(update, arrays["states"])
 
-    def _show_success(self) -> None:
+    def _evaluated(self) -> dict[int, float]:
+        return self._metrics.values(0, "eval", LAST_ROW_OF_EVALUATION)
+
+    def _show_latest(self) -> None:
         rates = self._metrics.values(0, "eval", "eval/success_rate")
         if rates:
-            update, rate = list(rates.items())[-1]
-            self._bar.set_postfix_str(f"success {rate:.0f} % at {update}")
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 90 * 60:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
+            self._progress.show(*list(rates.items())[-1])

@@ -1,9 +1,11 @@
 """Train from preferences: `python -m experiments.train --task=sweep --lam=0.03`."""
 
+import contextlib
+import functools
+import io
 import math
-import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from appo_jax.data.preferences import count_labels
 from appo_jax.envs import meta_world
 from appo_jax.types import InputError
 from experiments import runner
-from experiments.collect import parse_flags
+from experiments.collect import available_cores, parse_flags
 from experiments.config import COLLECTED_SIZE, Experiment, Local, file_digest, resolve_dataset
 
 TIE_THRESHOLD = 12.5  # Meta-World's true rewards go to 10 a step
@@ -29,8 +31,8 @@ _PAPER_SIZES = ", ".join(
 # The networks' and optimisers' settings: a flag for each field, the paper's value as default.
 _POLICY_FLAGS = {
     "hidden_layers": "hidden layers of APPO's critics, value and actor",
-    "hidden_dim": "units of each of those layers",
-    "negative_slope": "slope of their LeakyReLU below zero",
+    "hidden_dim": "units of each hidden layer of APPO's networks",
+    "negative_slope": "slope of the LeakyReLU below zero in APPO's networks",
     "batch_size": "transitions of one update",
     "num_pairs": "pairs of segments of one update",
     "critic_learning_rate": "Adam's, of the critics",
@@ -41,13 +43,14 @@ _POLICY_FLAGS = {
 }
 _REWARD_FLAGS = {
     "hidden_layers": "hidden layers of a member of the reward ensemble",
-    "hidden_dim": "units of each of those layers",
-    "ensemble_size": "members of the ensemble",
-    "learning_rate": "Adam's, of the reward model",
+    "hidden_dim": "units of each hidden layer of a member",
+    "negative_slope": "slope of the LeakyReLU below zero in a member",
+    "ensemble_size": "members of the reward ensemble",
+    "learning_rate": "Adam's, of the reward ensemble",
     "decay_rate": "factor on that rate at each decay",
     "decay_epochs": "epochs between decays",
     "num_epochs": "passes over the labels",
-    "batch_size": "labelled pairs of one update",
+    "batch_size": "labelled pairs of one update of the reward ensemble",
 }
 # What a number must be: from the first to the second, ends included; the rest from 1 (whole
 # numbers) or from the smallest positive number on.
@@ -56,6 +59,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "discount": (0, 1),
     "tau": (math.ulp(0), 1),
     "negative_slope": (0, 1),
+    "reward_negative_slope": (0, 1),
     "reward_decay_rate": (math.ulp(0), 1),
     "tie_threshold": (0, math.inf),
     "label_noise": (0, 1),
@@ -64,75 +68,77 @@ _BOUNDS: dict[str, tuple[float, float]] = {
 }
 
 
-def define_flags() -> None:
+def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     """Define the flags; only an entry point does, so that workers can import this module."""
-    flags.DEFINE_string("task", None, "Meta-World task, e.g. sweep (sweep-v2, sweep-v3)")
-    flags.DEFINE_float("lam", 0.03, "lambda, the weight of conservatism")
-    flags.DEFINE_float("discount", 0.99, "gamma")
-    flags.DEFINE_float("tau", 0.001, "Polyak rate of the target critics")
-    flags.DEFINE_string(
+    string, integer, number = (
+        functools.partial(define, flag_values=values)
+        for define in (flags.DEFINE_string, flags.DEFINE_integer, flags.DEFINE_float)
+    )
+    string("task", None, "Meta-World task, e.g. sweep (sweep-v2, sweep-v3)")
+    number("lam", 0.03, "lambda, the weight of conservatism")
+    number("discount", 0.99, "gamma")
+    number("tau", 0.001, "Polyak rate of the target critics")
+    string(
         "dataset",
         "auto",
         "auto (a local medium-replay set, else medium-expert, collected now), medium-replay, "
         "medium-expert, or the id of a Minari data set",
     )
-    flags.DEFINE_string("data_dir", None, "folder of the data sets; default: Minari's")
-    flags.DEFINE_integer(
+    string("data_dir", None, "folder of the data sets; default: Minari's")
+    integer(
         "dataset_size",
         None,
         f"transitions; default: {COLLECTED_SIZE:,} for what is collected on the spot, the paper's "
         f"size for medium-replay ({_PAPER_SIZES})",
     )
-    flags.DEFINE_integer("data_seed", 0, "seed of the data that are collected")
-    flags.DEFINE_integer("num_feedback", 1000, "labelled pairs; all of --preferences by default")
-    flags.DEFINE_string("preferences", None, "JSON Lines file of labels to learn from")
-    flags.DEFINE_integer("segment_length", 25, "steps of a segment")
-    flags.DEFINE_float("tie_threshold", TIE_THRESHOLD, "returns that differ by less are a tie")
-    flags.DEFINE_float("label_noise", 0.0, "probability that a label is replaced by another one")
-    flags.DEFINE_integer("seed", 0, "seed of labels, initialisation, batches and evaluation")
-    flags.DEFINE_string("reward", "learned", "learned, or shuffled over the transitions (control)")
-    flags.DEFINE_string("reward_scale", "minmax", "of the learned reward: minmax ([0, 1]) or raw")
-    flags.DEFINE_integer("num_updates", 250_000, "updates of the policy")
-    flags.DEFINE_integer("eval_interval", 5_000, "updates between evaluations")
-    flags.DEFINE_integer("eval_episodes", 50, "episodes of one evaluation")
-    flags.DEFINE_integer("chunk_updates", 500, "updates between two looks at the host")
-    flags.DEFINE_string("workdir", None, "folder of the run; default: runs/<task>/appo/<digest>")
-    flags.DEFINE_integer("num_workers", len(os.sched_getaffinity(0)), "simulator processes")
+    integer("data_seed", 0, "seed of the data that are collected")
+    integer("num_feedback", 1000, "labelled pairs; all of --preferences by default")
+    string("preferences", None, "JSON Lines file of labels to learn from")
+    integer("segment_length", 25, "steps of a segment")
+    number("tie_threshold", TIE_THRESHOLD, "returns that differ by no more than this are a tie")
+    number("label_noise", 0.0, "probability that a label is replaced by another one")
+    integer("seed", 0, "seed of labels, initialisation, batches and evaluation")
+    string("reward", "learned", "learned, or shuffled over the transitions (control)")
+    string("reward_scale", "minmax", "of the learned reward: minmax ([0, 1]) or raw")
+    integer("num_updates", 250_000, "updates of the policy; more of them extend a run")
+    integer("eval_interval", 5_000, "updates between evaluations")
+    integer("eval_episodes", 50, "episodes of one evaluation")
+    integer("chunk_updates", 500, "updates between two looks at the host")
+    string("workdir", None, "folder of the run; default: runs/<task>/appo/<digest>")
+    integer("num_workers", available_cores(), "simulator processes")
     for prefix, config, helps in (
         ("", appo.Config(), _POLICY_FLAGS),
         ("reward_", reward_model.Config(), _REWARD_FLAGS),
     ):
         for field, help in helps.items():
             default = getattr(config, field)
-            define = flags.DEFINE_integer if isinstance(default, int) else flags.DEFINE_float
+            define = integer if isinstance(default, int) else number
             define(prefix + field, default, help)
 
 
-def experiment_from_flags() -> tuple[Experiment, Local]:
+def experiment_from_flags(values: flags.FlagValues) -> tuple[Experiment, Local]:
     """What the command line asks for. Raises InputError naming the first flag that is wrong."""
-    values = flags.FLAGS
     if values.task is None:
         raise InputError("--task is missing, expected a Meta-World task like --task=sweep")
-    try:
+    with _naming("task"):
         task = meta_world.canonical_name(values.task)
-    except InputError as error:
-        raise InputError(f"--task: {error}") from error
     _check_numbers(values.flag_values_dict())
     _check_choice("reward", values.reward, REWARDS)
     _check_choice("reward_scale", values.reward_scale, ("minmax", "raw"))
     data_dir = minari_io.root(values.data_dir)
+    spec = resolve_dataset(values.dataset, task, values.dataset_size, values.data_seed, data_dir)
+    if spec.recipe != "minari" and values.segment_length > meta_world.HORIZON:
+        raise InputError(
+            f"--segment_length={values.segment_length}: expected a number from 1 to "
+            f"{meta_world.HORIZON}, the steps of an episode"
+        )
     preferences = Path(values.preferences) if values.preferences else None
-    num_feedback = values.num_feedback
-    if preferences and not values["num_feedback"].present:
-        num_feedback = count_labels(preferences)
     experiment = Experiment(
         algorithm="appo",
         task=task,
-        dataset=resolve_dataset(
-            values.dataset, task, values.dataset_size, values.data_seed, data_dir
-        ),
+        dataset=spec,
         reward=values.reward,
-        num_feedback=num_feedback,
+        num_feedback=_num_feedback(values, preferences),
         segment_length=values.segment_length,
         tie_threshold=values.tie_threshold,
         label_noise=values.label_noise,
@@ -141,9 +147,11 @@ def experiment_from_flags() -> tuple[Experiment, Local]:
         lam=values.lam,
         discount=values.discount,
         tau=values.tau,
-        policy=appo.Config(segment_length=values.segment_length, **_fields("", _POLICY_FLAGS)),
+        policy=appo.Config(
+            segment_length=values.segment_length, **_fields(values, "", _POLICY_FLAGS)
+        ),
         reward_model=reward_model.Config(
-            reward_scale=values.reward_scale, **_fields("reward_", _REWARD_FLAGS)
+            reward_scale=values.reward_scale, **_fields(values, "reward_", _REWARD_FLAGS)
         ),
         eval_interval=values.eval_interval,
         eval_episodes=values.eval_episodes,
@@ -160,8 +168,33 @@ def experiment_from_flags() -> tuple[Experiment, Local]:
     return experiment, local
 
 
-def _fields(prefix: str, helps: Mapping[str, str]) -> dict[str, Any]:
-    return {field: flags.FLAGS[prefix + field].value for field in helps}
+def _num_feedback(values: flags.FlagValues, preferences: Path | None) -> int:
+    if preferences is None:
+        return values.num_feedback
+    with _naming("preferences"):
+        available = count_labels(preferences)
+    if not available:
+        raise InputError(f"--preferences={preferences}: no labels, expected at least one")
+    if not values["num_feedback"].present:
+        return available
+    if values.num_feedback > available:
+        raise InputError(
+            f"--num_feedback={values.num_feedback}: {preferences} holds {available} labels, "
+            "expected at most as many"
+        )
+    return values.num_feedback
+
+
+@contextlib.contextmanager
+def _naming(flag: str) -> Iterator[None]:
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"--{flag}: {error}") from error
+
+
+def _fields(values: flags.FlagValues, prefix: str, helps: Mapping[str, str]) -> dict[str, Any]:
+    return {field: values[prefix + field].value for field in helps}
 
 
 def _check_numbers(values: dict[str, Any]) -> None:
@@ -175,7 +208,7 @@ def _check_numbers(values: dict[str, Any]) -> None:
         low, high = _BOUNDS.get(name, (1 if isinstance(value, int) else math.ulp(0), math.inf))
         if not (low <= value <= high and math.isfinite(value)):
             above = "above 0" if low == math.ulp(0) else f"from {low:g}"
-            to = "" if high == math.inf else f" to {high:g}"
+            to = ", not infinite" if high == math.inf else f" to {high:.10g}"
             raise InputError(f"--{name}={value}: expected a number {above}{to}")
 
 
@@ -187,56 +220,57 @@ def _check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
 def describe(experiment: Experiment, local: Local) -> str:
     """What is about to happen, for a person to read before it does."""
     spec, policy, reward = experiment.dataset, experiment.policy, experiment.reward_model
-    asked = flags.FLAGS.task
-    name = experiment.task if asked == experiment.task else f"{experiment.task} (for {asked})"
     origin = {
         "lire": f"LiRE replay buffers in {local.data_dir}",
         "minari": f"Minari data set in {local.data_dir}",
-        "collect": f"not there yet: collected now by {local.num_workers} workers, then kept in "
-        f"{local.data_dir}",
+        "collect": f"to be kept in {local.data_dir}, collected by {local.num_workers} workers",
     }[spec.source]
-    if spec.requested == "auto":
-        lacking = "there is a local medium-replay set"
-        if spec.recipe != "medium-replay":
-            lacking = f"no local medium-replay set, so {spec.recipe} data are used"
-        origin += f"\n               (--dataset=auto: {lacking})"
     teacher = local.preferences or (
         f"scripted teacher, ties within {experiment.tie_threshold:g}, noise "
         f"{experiment.label_noise:g}"
     )
-    device = jax.devices()[0]
     lines = {
-        "task": f"{name}, lambda {experiment.lam:g}, seed {experiment.seed}",
-        "data set": f"{spec.id}\n               {origin}",
-        "labels": f"{experiment.num_feedback} pairs of segments of {experiment.segment_length} "
+        "task": f"{experiment.task}, lambda {experiment.lam:g}, seed {experiment.seed}",
+        "data set": f"{spec.id}\n{'':<15}{origin}\n{'':<15}({spec.reason})",
+        "labels": f"{experiment.num_feedback:,} pairs of segments of {experiment.segment_length} "
         f"steps; {teacher}",
         "reward": f"{experiment.reward}; {reward.ensemble_size} networks of "
         f"{reward.hidden_layers} x {reward.hidden_dim}, {reward.num_epochs} epochs, scale "
         f"{reward.reward_scale}",
         "policy": f"{experiment.algorithm}; networks of {policy.hidden_layers} x "
-        f"{policy.hidden_dim}, {experiment.num_updates:,} updates, {experiment.eval_episodes} "
-        f"episodes every {experiment.eval_interval:,}",
-        "device": f"{len(jax.devices())} x {device.device_kind} ({device.platform})",
+        f"{policy.hidden_dim}, {experiment.num_updates:,} updates",
+        "evaluation": f"{experiment.eval_episodes} episodes every {experiment.eval_interval:,} "
+        f"updates, {local.num_workers} workers",
+        "device": _device(),
         "results": f"{local.workdir}",
     }
     return "\n".join(f"{title:<15}{text}" for title, text in lines.items())
+
+
+def _device() -> str:
+    device = jax.devices()[0]
+    if device.platform == "cpu":
+        return f"CPU, {available_cores()} cores"
+    return f"{device.device_kind} ({device.platform})"
 
 
 def main(_: Sequence[str]) -> None:
     """Run what the flags say."""
     if not flags.FLAGS["verbosity"].present:
         logging.set_verbosity(logging.WARNING)  # Orbax tells of every file it touches
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # a pipe or a file shows each line at once, too
     try:
-        experiment, local = experiment_from_flags()
-        print(describe(experiment, local), flush=True)
+        experiment, local = experiment_from_flags(flags.FLAGS)
+        print(describe(experiment, local))
         summary = runner.run(experiment, local)
     except InputError as error:
         sys.exit(f"error: {error}")
     except runner.Stopped as stopped:
         print(stopped)
-        sys.exit(130)
+        sys.exit(stopped.exit_code)
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        print("interrupted; the same command goes on from what is on disk", file=sys.stderr)
         sys.exit(130)
     except BrokenProcessPool:
         sys.exit(
@@ -244,10 +278,9 @@ def main(_: Sequence[str]) -> None:
             "from the last checkpoint"
         )
     entry = summary["runs"][0]
-    print(
-        f"success rate {entry['success_rate']:.1f} % (mean of the last "
-        f"{entry['num_evaluations_averaged']} evaluations)"
-    )
+    averaged = entry["num_evaluations_averaged"]
+    of = "the last evaluation" if averaged == 1 else f"the mean of the last {averaged} evaluations"
+    print(f"success rate {entry['success_rate']:.1f} % ({of})")
 
 
 if __name__ == "__main__":
