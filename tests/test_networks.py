@@ -1,0 +1,72 @@
+"""The networks' shapes, initialisation and the squashed Gaussian's density."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from appo_jax.networks import MLP, squashed_gaussian
+
+
+def test_initialisation_is_uniform_in_one_over_root_fan_in() -> None:
+    params = MLP(2, 256, 3).init(jax.random.key(0), jnp.zeros(16))["params"]
+    for name, fan_in in (("hidden_0", 16), ("hidden_1", 256), ("output", 256)):
+        bound = fan_in**-0.5
+        for leaf in params[name].values():
+            assert np.abs(leaf).max() <= bound
+        kernel = np.asarray(params[name]["kernel"])
+        # A uniform on +-b has standard deviation b / sqrt(3).
+        assert kernel.std() == pytest.approx(bound / 3**0.5, rel=0.1)
+        assert np.abs(params[name]["bias"]).max() > 0
+
+
+def test_hidden_layers_are_leaky() -> None:
+    network = MLP(1, 1, 1, negative_slope=0.25)
+    params = {
+        "params": {
+            "hidden_0": {"kernel": jnp.ones((1, 1)), "bias": jnp.zeros(1)},
+            "output": {"kernel": jnp.ones((1, 1)), "bias": jnp.zeros(1)},
+        }
+    }
+    np.testing.assert_allclose(network.apply(params, jnp.array([[-2.0], [2.0]])), [[-0.5], [2.0]])
+
+
+@pytest.mark.parametrize(
+    ("noise", "expected"),
+    [
+        # Standard normal at 0: -log(2 pi) / 2 = -0.918939; tanh has slope 1 there.
+        (0.0, -0.918939),
+        # At 1: -0.918939 - 0.5 = -1.418939; minus log(1 - tanh(1)^2) = +0.867562.
+        (1.0, -0.551377),
+    ],
+)
+def test_log_density_by_hand(noise: float, expected: float) -> None:
+    for dim in (1, 4):
+        zeros = jnp.zeros((1, dim))
+        actions, log_probs = squashed_gaussian(zeros, zeros, zeros + noise)
+        np.testing.assert_allclose(actions, np.tanh(noise) * np.ones((1, dim)), rtol=1e-6)
+        np.testing.assert_allclose(log_probs, [dim * expected], rtol=1e-5)
+
+
+def test_density_integrates_to_one() -> None:
+    # The density of a = tanh(u) over a grid of u: sum p(a) da with da = (1 - a^2) du.
+    pre_tanh = jnp.linspace(-8, 8, 4001)[:, None]
+    mean, log_std = jnp.full_like(pre_tanh, 0.3), jnp.full_like(pre_tanh, -0.5)
+    noise = (pre_tanh - mean) / jnp.exp(log_std)
+    actions, log_probs = squashed_gaussian(mean, log_std, noise)
+    mass = jnp.sum(jnp.exp(log_probs) * (1 - actions[:, 0] ** 2)) * (16 / 4000)
+    assert mass == pytest.approx(1.0, abs=1e-3)
+
+
+def test_extreme_inputs_stay_finite() -> None:
+    mean = jnp.array([[30.0], [-30.0]])
+
+    def log_prob(mean: jax.Array, log_std: jax.Array) -> jax.Array:
+        return squashed_gaussian(mean, log_std, jnp.ones_like(mean))[1].sum()
+
+    for log_std in (-20.0, 2.0):
+        value, gradients = jax.value_and_grad(log_prob, argnums=(0, 1))(
+            mean, jnp.full_like(mean, log_std)
+        )
+        assert np.isfinite(value)
+        assert all(np.isfinite(gradient).all() for gradient in gradients)

@@ -1,0 +1,197 @@
+"""The reward model: what it is made of, in which order it sees labels, and that it learns."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from appo_jax import reward_model, training
+from appo_jax.data import preferences
+from appo_jax.data.dataset import Dataset, Episode, from_episodes, to_device
+from appo_jax.keys import Purpose
+from appo_jax.types import LabelledPairs
+
+SMALL = reward_model.Config(hidden_dim=16, num_epochs=4, batch_size=4)
+
+
+def planted_dataset(num_episodes: int = 20, steps: int = 60) -> Dataset:
+    """Random walks whose reward is a known linear function of observation and action."""
+    rng = np.random.default_rng(0)
+    weights = np.array([1.0, -0.5, 0.0, 0.8])
+    episodes = []
+    for _ in range(num_episodes):
+        observations = np.cumsum(rng.normal(size=(steps + 1, 3)), axis=0)
+        actions = rng.uniform(-1, 1, (steps, 1))
+        rewards = np.concatenate([observations[:-1], actions], axis=1) @ weights
+        episodes.append(Episode(observations, actions, rewards, np.zeros(steps, bool)))
+    return from_episodes(episodes, "planted")
+
+
+def one_run(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf[None], tree)
+
+
+def test_parameter_count_is_lires() -> None:
+    state = reward_model.init(reward_model.Config(), jax.random.key(0), 39, 4, 500)
+    # 43 -> 128 -> 128 -> 1: 43*128 + 128 + 128*128 + 128 + 128 + 1 = 22,273 for each of three.
+    assert sum(leaf.size for leaf in jax.tree.leaves(state.params)) == 3 * 22_273
+    kernel = state.params["params"]["hidden_0"]["kernel"]
+    assert not np.array_equal(kernel[0], kernel[1])
+
+
+@pytest.mark.parametrize(("epoch", "expected"), [(0, 1e-3), (9, 1e-3), (10, 9e-4), (299, 4.710e-5)])
+def test_learning_rate_decays_in_steps(epoch: int, expected: float) -> None:
+    state = reward_model.init(SMALL, jax.random.key(0), 3, 1, num_pairs=10)
+    assert state.updates_per_epoch == 3
+    batch = reward_model.Batch(jnp.ones((3, 4, 2, 5, 4)), jnp.ones((3, 4)), jnp.ones((3, 4)))
+    _, metrics = reward_model.update_step(SMALL, state.replace(step=jnp.int32(3 * epoch)), batch)
+    assert metrics["reward/learning_rate"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_an_epoch_shows_every_pair_once_to_each_member_in_its_own_order() -> None:
+    num_pairs = 10  # batches of 4, 4 and 2
+    store, _ = to_device(planted_dataset(1), 5)
+    rows = jnp.stack([jnp.arange(num_pairs), jnp.arange(num_pairs) + 20], axis=1)
+    pairs = LabelledPairs(rows, jnp.arange(num_pairs) / 10, length=5)
+    state = reward_model.init(SMALL, jax.random.key(0), 3, 1, num_pairs)
+    sample = jax.jit(lambda state: reward_model.sample(SMALL, state, store, pairs))
+    epochs: list[list[list[float]]] = []
+    for epoch in range(2):
+        seen: list[list[float]] = [[], [], []]
+        for update in range(3):
+            batch = sample(state.replace(step=jnp.int32(3 * epoch + update)))
+            assert batch.inputs.shape == (3, 4, 2, 5, 4)
+            for member in range(3):
+                shown = batch.weights[member] > 0
+                assert shown.sum() == (2 if update == 2 else 4)
+                seen[member] += np.round(batch.labels[member][shown] * 10).astype(int).tolist()
+        for member in range(3):
+            assert sorted(seen[member]) == list(range(num_pairs))
+        assert seen[0] != seen[1]
+        epochs.append(seen)
+    assert epochs[0] != epochs[1]
+
+
+def test_a_batch_holds_the_segments_that_its_labels_belong_to() -> None:
+    dataset = planted_dataset(2)
+    store, _ = to_device(dataset, 5)
+    rows = jnp.array([[3, 70], [61 + 55, 0]])  # the second starts the last segment of episode 1
+    pairs = LabelledPairs(rows, jnp.array([0.0, 1.0]), length=5)
+    state = reward_model.init(SMALL, jax.random.key(0), 3, 1, 2)
+    batch = reward_model.sample(SMALL, state, store, pairs)
+    for member in range(3):
+        for index in range(2):
+            pair = int(batch.labels[member, index])
+            for side in range(2):
+                first = int(rows[pair, side])
+                expected = np.concatenate(
+                    [store.observations[first : first + 5], store.actions[first : first + 5]], 1
+                )
+                np.testing.assert_array_equal(batch.inputs[member, index, side], expected)
+
+
+def test_filling_has_no_weight() -> None:
+    state = reward_model.init(SMALL, jax.random.key(0), 3, 1, 4)
+    inputs = jax.random.normal(jax.random.key(1), (3, 4, 2, 5, 4))
+    labels, weights = jnp.ones((3, 4)), jnp.tile(jnp.array([1.0, 1.0, 0.0, 0.0]), (3, 1))
+    one, metrics = reward_model.update_step(
+        SMALL, state, reward_model.Batch(inputs, labels, weights)
+    )
+    changed = inputs.at[:, 2:].add(5.0)
+    two, others = reward_model.update_step(
+        SMALL, state, reward_model.Batch(changed, labels, weights)
+    )
+    assert metrics["reward/loss"] == others["reward/loss"]
+    jax.tree.map(np.testing.assert_array_equal, one.params, two.params)
+
+
+def test_relabelling_fills_zero_to_one_and_leaves_last_rows_alone() -> None:
+    dataset = planted_dataset(3)
+    store, view = to_device(dataset, 5)
+    state = reward_model.init(SMALL, jax.random.key(0), 3, 1, 4)
+    raw_config = dataclasses.replace(SMALL, reward_scale="raw")
+    scaled, raw = (
+        np.asarray(reward_model.relabel(config, state, store, view))
+        for config in (SMALL, raw_config)
+    )
+    steps = dataset.transition_rows()
+    assert scaled[steps].min() == 0
+    assert scaled[steps].max() == pytest.approx(1, abs=1e-6)
+    assert np.abs(raw[steps]).max() < 1
+    low, high = raw[steps].min(), raw[steps].max()
+    np.testing.assert_allclose(scaled[steps], (raw[steps] - low) / (high - low), atol=1e-5)
+    last = np.setdiff1d(np.arange(len(raw)), steps)
+    assert not scaled[last].any()
+    assert not raw[last].any()
+    # The mean over members of tanh, by hand for one row.
+    inputs = np.concatenate([store.observations[7], store.actions[7]])
+    outputs = []
+    for member in range(3):
+        hidden = inputs
+        for name in ("hidden_0", "hidden_1", "output"):
+            layer = jax.tree.map(lambda leaf, m=member: leaf[m], state.params["params"][name])
+            hidden = hidden @ layer["kernel"] + layer["bias"]
+            if name != "output":
+                hidden = np.where(hidden > 0, hidden, 0.01 * hidden)
+        outputs.append(np.tanh(hidden[0]))
+    assert raw[7] == pytest.approx(np.mean(outputs), abs=1e-5)
+
+
+def test_a_view_scales_over_its_own_transitions_only() -> None:
+    store, view = to_device(planted_dataset(3), 5)
+    state = reward_model.init(SMALL, jax.random.key(0), 3, 1, 4)
+    view = view.replace(first_transition=jnp.int32(60), num_transitions=jnp.int32(60))
+    rewards = np.asarray(reward_model.relabel(SMALL, state, store, view))
+    own = slice(61, 121)  # the second episode: 60 steps behind the first one's 61 rows
+    assert (rewards[own].min(), rewards[own].max()) == (0, pytest.approx(1, abs=1e-6))
+    assert not rewards[:61].any()
+    assert not rewards[121:].any()
+
+
+def test_a_planted_reward_is_recovered_from_labels() -> None:
+    dataset = planted_dataset()
+    labels = preferences.scripted(dataset, 0, 300, 10, tie_threshold=0.0)
+    fresh = preferences.scripted(dataset, 0, 500, 10, 0.0, purpose=Purpose.FRESH_LABELS)
+    config = reward_model.Config(hidden_dim=32, num_epochs=60, batch_size=64)
+    store, view = to_device(dataset, 10)
+    states = one_run(reward_model.init(config, jax.random.key(0), 3, 1, 300))
+    before = reward_model.relabel(config, jax.tree.map(lambda x: x[0], states), store, view)
+    states, metrics = training.fit_reward(
+        reward_model, config, states, store, one_run(labels.to_device(dataset))
+    )
+    assert states.step.tolist() == [reward_model.num_updates(config, 300)] == [60 * 5]
+    views = training.relabel(reward_model, config, states, store, one_run(view))
+    assert metrics["reward/train_accuracy"][0] > 0.95
+    accuracy, count = preferences.accuracy(fresh, dataset, np.asarray(views.rewards[0]))
+    assert count == 500
+    assert accuracy is not None
+    assert accuracy > 0.95
+    untrained, _ = preferences.accuracy(fresh, dataset, np.asarray(before))
+    assert untrained is not None
+    assert untrained < 0.9
+
+
+@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(reward_model.Config)])
+def test_every_config_field_acts(field: str) -> None:
+    value = getattr(SMALL, field)
+    changed = {"reward_scale": "raw"}.get(field, value * 2)
+    config = dataclasses.replace(SMALL, **{field: changed})
+    store, view = to_device(planted_dataset(1), 5)
+    pairs = LabelledPairs(jnp.zeros((10, 2), jnp.int32), jnp.zeros(10), length=5)
+
+    def program(config: reward_model.Config) -> str:
+        def run(key: jax.Array) -> Any:
+            state = reward_model.init(config, key, 3, 1, 10)
+            batch = reward_model.sample(config, state, store, pairs)
+            state, metrics = reward_model.update_step(config, state, batch)
+            return metrics, reward_model.relabel(config, state, store, view)
+
+        return str(jax.make_jaxpr(run)(jax.random.key(0))) + str(
+            reward_model.num_updates(config, 10)
+        )
+
+    assert program(SMALL) == program(SMALL)
+    assert program(SMALL) != program(config)
