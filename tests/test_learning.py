@@ -1,0 +1,44 @@
+"""APPO learns button-press-topdown from 500 labels, and it is the labels that it learns from.
+
+Slow: four runs of 30,000 updates, about an hour on two cores. `pytest -m slow tests/test_learning.py`
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+BUFFERS = Path(__file__).parents[2] / "shared" / "data" / "sac_replay"
+SEEDS = (0, 1)
+
+
+def curve(workdir: Path, seed: int, reward: str) -> dict[int, float]:
+    """Train as a user would and give the success rate in percent at each evaluation."""
+    command = [sys.executable, "-m", "experiments.train"]
+    command += ["--task=button-press-topdown", "--dataset=medium-replay", f"--data_dir={BUFFERS}"]
+    command += ["--num_feedback=500", "--num_updates=30000", f"--seed={seed}"]
+    command += [f"--reward={reward}", f"--workdir={workdir}"]
+    subprocess.run(command, check=True)
+    (run,) = json.loads((workdir / "summary.json").read_text())["runs"]
+    assert run["reward_accuracy"] > 0.85
+    return {point["update"]: point["success_rate"] for point in run["success_rates"]}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not BUFFERS.is_dir(), reason="needs the replay buffers in ../shared/data")
+def test_learns_from_the_labels(tmp_path: Path) -> None:
+    # A folder given by hand keeps the runs, and lets a stopped check go on.
+    folder = Path(os.environ.get("APPO_LEARNING_DIR", tmp_path))
+    last_two = {}
+    for reward in ("learned", "shuffled"):
+        rates = []
+        for seed in SEEDS:
+            found = curve(folder / f"{reward}-{seed}", seed, reward)
+            print(f"{reward} reward, seed {seed}: {found}")
+            rates += [found[25_000], found[30_000]]
+        last_two[reward] = np.mean(rates)
+    assert last_two["learned"] >= last_two["shuffled"] + 40
