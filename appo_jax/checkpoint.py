@@ -1,10 +1,12 @@
 """Orbax checkpoints that hold all that a run, or its policy alone, needs to go on.
 
-Beside the arrays lies a JSON of what they belong to, with the format's version and a digest of
-the leaves: Orbax restores a flipped bit without a word.
+Beside the arrays lies a JSON of what they belong to, with the format's version and digests of
+the leaves and of itself: Orbax restores a flipped bit without a word.
 """
 
 import hashlib
+import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import orbax.checkpoint as ocp
 from appo_jax.types import InputError
 
 FORMAT_VERSION = 1
+_DELETED = ".deleted"  # where a checkpoint goes before its files do
 
 
 def updates(folder: Path) -> list[int]:
@@ -39,7 +42,8 @@ def save(folder: Path, update: int, arrays: Any, metadata: Mapping[str, Any]) ->
         "leaves": _leaves(arrays),
         "digest": digest(arrays),
     }
-    with _manager(folder) as manager:
+    described["metadata_digest"] = _metadata_digest(described)
+    with _manager(folder, cleanup_tmp_directories=True) as manager:
         written = manager.save(
             update,
             args=ocp.args.Composite(
@@ -54,50 +58,69 @@ def restore(folder: Path, update: int, template: Any) -> tuple[Any, dict[str, An
     """The arrays and the metadata of a checkpoint.
 
     template: a pytree of arrays or `jax.ShapeDtypeStruct`s of the shapes to expect. Raises
-    InputError for a newer format, for arrays of other shapes, and for contents that differ from
-    what was saved.
+    InputError for a checkpoint that isn't there, for a newer format, for arrays of other shapes,
+    and for contents that can't be read or differ from what was saved.
     """
     name = f"checkpoint {folder}/{update}"
+    present = updates(folder)
+    if update not in present:
+        there = ", ".join(map(str, present)) or "none"
+        raise InputError(f"{name}: no such checkpoint, expected one of those there: {there}")
     with _manager(folder) as manager:
-        metadata = manager.restore(
-            update, args=ocp.args.Composite(metadata=ocp.args.JsonRestore())
-        )["metadata"]
-        if metadata["format_version"] > FORMAT_VERSION:
-            raise InputError(
-                f"{name}: format version {metadata['format_version']}, expected at most "
-                f"{FORMAT_VERSION}"
-            )
+        metadata = _restore_item(manager, update, name, "metadata", ocp.args.JsonRestore())
+        version = metadata.get("format_version")
+        if isinstance(version, int) and version > FORMAT_VERSION:
+            raise InputError(f"{name}: format version {version}, expected at most {FORMAT_VERSION}")
+        if metadata.pop("metadata_digest", None) != _metadata_digest(metadata):
+            raise InputError(f"{name}: damaged, its metadata differ from those that were saved")
         _check_leaves(metadata["leaves"], _leaves(template), name)
-        arrays = manager.restore(
-            update, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(template))
-        )["arrays"]
+        arrays = _restore_item(manager, update, name, "arrays", ocp.args.StandardRestore(template))
     if digest(arrays) != metadata["digest"]:
         raise InputError(f"{name}: damaged, its arrays differ from those that were saved")
     return arrays, metadata
 
 
+def _restore_item(
+    manager: ocp.CheckpointManager, update: int, name: str, item: str, args: Any
+) -> Any:
+    try:
+        return manager.restore(update, args=ocp.args.Composite(**{item: args}))[item]
+    except Exception as error:  # damaged files make Orbax raise anything, down to AttributeError
+        raise InputError(
+            f"{name}: damaged, Orbax can't read its {item} ({type(error).__name__})"
+        ) from error
+
+
 def delete(folder: Path, update: int) -> None:
-    """Remove one checkpoint."""
+    """Remove one checkpoint; killed meanwhile, it leaves none that is half there."""
     with _manager(folder) as manager:
-        manager.delete(update)
+        manager.delete(update)  # moves it
+    shutil.rmtree(folder / _DELETED)
 
 
 def digest(arrays: Any) -> str:
     """SHA-256 over the leaves of a pytree, their places, shapes and dtypes."""
     hasher = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
+        # Of a key its own type, not that of its data: a damaged one comes back as plain numbers.
+        hasher.update(f"{jax.tree_util.keystr(path)} {leaf.shape} {leaf.dtype}".encode())
         if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             leaf = jax.random.key_data(leaf)
-        array = np.asarray(leaf)
-        hasher.update(f"{jax.tree_util.keystr(path)} {array.shape} {array.dtype}".encode())
-        hasher.update(np.ascontiguousarray(array).tobytes())
+        hasher.update(np.ascontiguousarray(leaf).tobytes())
     return hasher.hexdigest()
 
 
-def _manager(folder: Path) -> ocp.CheckpointManager:
+def _metadata_digest(metadata: Mapping[str, Any]) -> str:
+    text = json.dumps(json.loads(json.dumps(metadata)), sort_keys=True)  # as it reads after JSON
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _manager(folder: Path, cleanup_tmp_directories: bool = False) -> ocp.CheckpointManager:
     options = ocp.CheckpointManagerOptions(
         max_to_keep=None,  # the caller knows which checkpoints an evaluation still needs
         enable_async_checkpointing=False,
+        cleanup_tmp_directories=cleanup_tmp_directories,
+        todelete_subdir=_DELETED,
     )
     handlers = {"arrays": ocp.StandardCheckpointHandler(), "metadata": ocp.JsonCheckpointHandler()}
     return ocp.CheckpointManager(folder.absolute(), options=options, item_handlers=handlers)
