@@ -19,7 +19,6 @@ import pytest
 from appo_jax import appo, checkpoint
 from appo_jax.types import InputError
 
-
 # Orbax leaves its other reads behind when one fails.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
