@@ -1,0 +1,201 @@
+"""Evaluation: episodes of a policy in fakes, and in the real simulator by one and two workers."""
+
+import dataclasses
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from appo_jax import appo, evaluation, registry, workers
+from appo_jax.data.dataset import Normaliser
+from appo_jax.evaluation import Episodes, Policy
+from appo_jax.types import InputError
+
+TASK = "drawer-open-v3"
+
+
+@dataclasses.dataclass
+class Fake:
+    """An environment whose observation is its place and the step, with given outcomes."""
+
+    place: int
+    rewards: list[float]
+    successes: list[bool]
+    terminates: bool = False
+
+    def reset(self) -> tuple[np.ndarray, dict[str, Any]]:
+        self.step_count = 0
+        return self._observation(), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        np.testing.assert_array_equal(action, self._observation())
+        index, self.step_count = self.step_count, self.step_count + 1
+        assert self.step_count <= len(self.rewards), "stepped on after its end"
+        ended = self.step_count == len(self.rewards)
+        success = float(self.successes[index])  # a float, as in Meta-World
+        return (
+            self._observation(),
+            self.rewards[index],
+            ended and self.terminates,
+            ended and not self.terminates,
+            {"success": success},
+        )
+
+    def _observation(self) -> np.ndarray:
+        return np.array([self.place, self.step_count], np.float64)
+
+
+@pytest.fixture
+def fake_policy(monkeypatch: pytest.MonkeyPatch) -> tuple[Policy, list[Any]]:
+    """A policy that answers the raw observation, and the list of the shapes that it was asked."""
+    asked: list[Any] = []
+
+    def act(config: str, state: Any, observations: np.ndarray) -> np.ndarray:
+        assert config == "config"
+        asked.append((observations.shape, observations.dtype))
+        np.testing.assert_array_equal(state["scale"], 2.0)
+        return observations * np.array([2.0, 4.0]) + np.array([10.0, 20.0])
+
+    learner = SimpleNamespace(act=act)
+    monkeypatch.setitem(registry.ALGORITHMS, "fake", SimpleNamespace(policy_learner=learner))
+    normaliser = Normaliser(np.float32([10, 20]), np.float32([2, 4]))
+    return Policy("fake", "config", {"scale": np.float32(2)}, normaliser), asked
+
+
+def test_episodes_of_fakes(fake_policy: tuple[Policy, list[Any]]) -> None:
+    policy, asked = fake_policy
+    environments = [
+        Fake(0, [1.0, 2.0, 3.0], [False, True, False]),  # succeeds, but not at the end
+        Fake(1, [0.5], [True], terminates=True),
+        Fake(2, [-1.0, 4.0, 0.0, 0.25], [False, False, False, True], terminates=True),
+        Fake(3, [1.0, 1.0], [False, False]),
+    ]
+    episodes = evaluation._run_episodes(policy, environments)
+    np.testing.assert_array_equal(episodes.succeeded, [True, True, True, False])
+    np.testing.assert_array_equal(episodes.succeeded_at_end, [False, True, True, False])
+    np.testing.assert_array_equal(episodes.returns, [6.0, 0.5, 3.25, 2.0])
+    assert [environment.step_count for environment in environments] == [3, 1, 4, 2]
+    # Every inference has the same shape, however many environments are left.
+    assert asked == [((evaluation.GROUP_SIZE, 2), np.float32)] * 4
+
+
+def test_metrics_are_percentages() -> None:
+    succeeded = np.array([True, True, True, False])
+    episodes = Episodes(succeeded, np.array([True, False, False, False]), np.array([1, 2, 3, 6.0]))
+    assert episodes.metrics() == {
+        "eval/success_rate": 75.0,
+        "eval/success_rate_at_end": 25.0,
+        "eval/return": 3.0,
+    }
+
+
+def test_an_episodes_seed_depends_on_run_update_and_episode() -> None:
+    seed = evaluation.episode_seed
+    assert seed(3, 250_000, 7) == seed(3, 250_000, 7)
+    grid = [
+        (run, update, episode) for run in range(5) for update in range(5) for episode in range(5)
+    ]
+    assert len({seed(*place) for place in grid}) == len(grid)
+    assert all(0 <= seed(*place) < 2**32 for place in grid)
+    # Part of every published number, so this may not change.
+    assert seed(0, 0, 0) == int(np.random.SeedSequence([0, 0, 0]).generate_state(1)[0])
+
+
+class _InProcess:
+    """An executor that keeps what it's given."""
+
+    def __init__(self) -> None:
+        self.submitted: list[Any] = []
+
+    def submit(self, *call: Any) -> Any:
+        self.submitted.append(call)
+        return SimpleNamespace(cancel=lambda: self.submitted.remove(call))
+
+
+def test_groups_have_a_fixed_size_and_cancel_drops_them() -> None:
+    executor = _InProcess()
+    policy: Any = object()
+    pending = evaluation.start(executor, policy, TASK, 3, 10, 12)  # type: ignore[arg-type]
+    groups = [
+        seeds for _, found, task, seeds in executor.submitted if (found, task) == (policy, TASK)
+    ]
+    seeds = [evaluation.episode_seed(3, 10, episode) for episode in range(12)]
+    assert groups == [seeds[:5], seeds[5:10], seeds[10:]]
+    pending.cancel()
+    assert executor.submitted == []
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    config = appo.Config(hidden_layers=1, hidden_dim=8)
+    state = jax.jit(lambda key: appo.init(config, key, 39, 4))(jax.random.key(0))
+    state = jax.tree.map(lambda leaf: 3 * np.asarray(leaf), appo.snapshot(state))
+    return Policy(
+        "appo", config, state, Normaliser(np.zeros(39, np.float32), np.ones(39, np.float32))
+    )
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ProcessPoolExecutor]:
+    with workers.pool(1) as pool:
+        yield pool
+
+
+def assert_same(found: Episodes, expected: Episodes) -> None:
+    for field in dataclasses.fields(Episodes):
+        left, right = getattr(found, field.name), getattr(expected, field.name)
+        assert left.dtype == right.dtype
+        np.testing.assert_array_equal(left, right)
+
+
+def test_the_same_numbers_by_any_number_of_workers(
+    policy: Policy, pool: ProcessPoolExecutor
+) -> None:
+    with workers.pool(2) as two:
+        pending = [
+            evaluation.start(executor, policy, TASK, 1, 500, num_episodes)
+            for executor, num_episodes in ((two, 6), (pool, 6), (pool, 6), (pool, 5))
+        ]
+        by_two, once, twice, five = (evaluation.result() for evaluation in pending)
+    assert all(evaluation.done() for evaluation in pending)
+    assert by_two.returns.shape == by_two.succeeded.shape == (6,)
+    assert_same(once, by_two)
+    assert_same(twice, by_two)
+    first = Episodes(*(getattr(by_two, field.name)[:5] for field in dataclasses.fields(Episodes)))
+    assert_same(five, first)
+    assert len(set(by_two.returns)) == 6  # each has its own goal
+    assert np.isfinite(by_two.returns).all()
+
+
+def test_what_decides_an_episode(policy: Policy, pool: ProcessPoolExecutor) -> None:
+    shifted = dataclasses.replace(policy.normaliser, mean=np.ones(39, np.float32))
+    other = dataclasses.replace(policy, normaliser=shifted)
+    pending = [
+        evaluation.start(pool, policy, TASK, 1, 500, 1),
+        evaluation.start(pool, policy, TASK, 2, 500, 1),
+        evaluation.start(pool, policy, TASK, 1, 501, 1),
+        evaluation.start(pool, other, TASK, 1, 500, 1),
+    ]
+    returns = [evaluation.result().returns[0] for evaluation in pending]
+    assert len(set(returns)) == 4
+
+
+def test_an_action_depends_on_its_own_row_alone(policy: Policy) -> None:
+    observations = jax.random.normal(jax.random.key(1), (evaluation.GROUP_SIZE, 39))
+    alone = jnp.zeros_like(observations).at[0].set(observations[0])
+    together = appo.act(policy.config, policy.state, observations)
+    np.testing.assert_array_equal(together[0], appo.act(policy.config, policy.state, alone)[0])
+    assert len(np.unique(np.asarray(together)[:, 0])) == evaluation.GROUP_SIZE
+
+
+def test_what_a_worker_raises_arrives(policy: Policy, pool: ProcessPoolExecutor) -> None:
+    with pytest.raises(InputError, match="task 'drawer-opne'.*close: drawer-open"):
+        evaluation.start(pool, policy, "drawer-opne", 0, 0, 1).result()
+    unknown = dataclasses.replace(policy, algorithm="appx")
+    with pytest.raises(InputError, match="algorithm 'appx': expected one of appo"):
+        evaluation.start(pool, unknown, TASK, 0, 0, 1).result()
