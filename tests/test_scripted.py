@@ -118,16 +118,20 @@ def test_actions_stay_inside_the_bounds(source: str, driver_task: str | None) ->
     assert not episode.terminations.any()
 
 
-def test_expert_without_noise_is_the_scripted_policy() -> None:
-    episode = run("expert", noise_std=0.0)
-    env, policy = meta_world.make(TASK, seed=1), meta_world.scripted_policy(TASK)
-    seen, _ = env.reset()
+@pytest.mark.parametrize("driver_task", [None, "sweep-v3"])
+def test_without_noise_the_policy_follows_its_environment(driver_task: str | None) -> None:
+    episode = run("other-task-expert" if driver_task else "expert", driver_task, noise_std=0.0)
+    main, policy = meta_world.make(TASK, seed=1), meta_world.scripted_policy(driver_task or TASK)
+    driver = main if driver_task is None else meta_world.make(driver_task, seed=2)
+    seen = [env.reset()[0] for env in {main: None, driver: None}][-1]
     for step in range(STEPS):
         action = np.clip(policy(seen), -scripted.ACTION_LIMIT, scripted.ACTION_LIMIT)
         np.testing.assert_array_equal(episode.actions[step], action.astype(np.float32))
-        seen, reward, _, _, _ = env.step(episode.actions[step])
+        seen, reward, _, _, _ = main.step(episode.actions[step])
         np.testing.assert_array_equal(episode.observations[step + 1], seen.astype(np.float32))
         assert episode.rewards[step] == np.float32(reward)
+        if driver is not main:
+            seen, *_ = driver.step(episode.actions[step])
 
 
 def test_noise_and_epsilon_act() -> None:
