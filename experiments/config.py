@@ -112,6 +112,9 @@ def resolve_dataset(
             f"--dataset={requested}: expected auto, medium-replay, medium-expert or the id of a "
             f"Minari data set in {data_dir} (there: {ids})"
         )
+    folder = requested.split("/")[1] if requested.startswith("metaworld/") else task
+    if folder != task:
+        raise InputError(f"--dataset={requested}: data of {folder}, expected data of {task}")
     if size is not None:
         raise InputError(
             f"--dataset_size={size}: a Minari data set named by its id is taken whole, expected "

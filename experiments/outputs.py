@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from appo_jax.types import InputError
 
@@ -25,19 +25,14 @@ class MetricsFile:
 
     def __init__(self, path: Path):
         self._path = path
-        self.rows: list[Row] = []
-        if path.exists():
-            with path.open(newline="") as file:
-                for row in csv.DictReader(file):
-                    if None not in row.values():  # a killed writer can leave half a line
-                        self.rows.append(_typed(row))
+        self.rows = _read_rows(path) if path.exists() else []
 
     def keep(self, condition: Callable[[Row], bool]) -> None:
         """Drop all rows that don't meet the condition, from the file too."""
         self.rows = [row for row in self.rows if condition(row)]
         lines = [dict(zip(_COLUMNS, _COLUMNS, strict=True)), *self.rows]
         with _replacing(self._path) as partial, partial.open("w", newline="") as file:
-            csv.DictWriter(file, _COLUMNS).writerows(lines)
+            _writer(file).writerows(lines)
 
     def append(self, run: int, update: int, split: str, metrics: Mapping[str, float]) -> None:
         """Add a row for each metric, and wait until they are on disk."""
@@ -47,7 +42,7 @@ class MetricsFile:
             for name, value in metrics.items()
         ]
         with self._path.open("a", newline="") as file:
-            csv.DictWriter(file, _COLUMNS).writerows(rows)
+            _writer(file).writerows(rows)
             file.flush()
             os.fsync(file.fileno())
         self.rows += rows
@@ -62,14 +57,22 @@ class MetricsFile:
         return dict(sorted(found.items()))
 
 
-def _typed(row: Mapping[str, str]) -> Row:
-    return {
-        **row,
-        "run": int(row["run"]),
-        "update": int(row["update"]),
-        "value": float(row["value"]),
-        "time": float(row["time"]),
-    }
+def _writer(file: TextIO) -> csv.DictWriter:
+    return csv.DictWriter(file, _COLUMNS, lineterminator="\n")
+
+
+def _read_rows(path: Path) -> list[Row]:
+    whole = path.read_text().rpartition("\n")[0]  # a killed writer can leave part of a line
+    types = {"run": int, "update": int, "split": str, "metric": str, "value": float, "time": float}
+    try:
+        return [
+            {column: types[column](row[column]) for column in _COLUMNS}
+            for row in csv.DictReader(whole.splitlines())
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path}: not the metrics of a run ({error!r}), expected columns {','.join(_COLUMNS)}"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from experiments import outputs
 from experiments.collect import collect_and_save
 from experiments.config import Experiment, Local, difference
 
+META_WORLD_DIMS = (39, 4)
 NUM_FRESH_PAIRS = 1000  # drawn to judge the reward model
 PACKAGES = ("appo-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
@@ -74,6 +75,12 @@ def obtain_dataset(experiment: Experiment, local: Local) -> Dataset:
 
 def check_dataset(dataset: Dataset, config: dict[str, Any], local: Local) -> None:
     """Write the data set's identity into config.json, or compare it with what is there."""
+    dims = (dataset.observation_dim, dataset.action_dim)
+    if dims != META_WORLD_DIMS:
+        raise InputError(
+            f"--dataset={dataset.id}: {dims[0]} numbers in an observation and {dims[1]} in an "
+            f"action, expected Meta-World's {META_WORLD_DIMS[0]} and {META_WORLD_DIMS[1]}"
+        )
     found = {
         "id": dataset.id,
         "digest": dataset.digest(),

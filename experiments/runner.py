@@ -182,9 +182,10 @@ class _Loop:
         return update % experiment.eval_interval == 0 or update == experiment.num_updates
 
     def _train_chunk(self) -> None:
-        boundaries = (self._local.chunk_updates, self._experiment.eval_interval)
-        left = [size - self._update % size for size in boundaries]
-        size = min(*left, self._experiment.num_updates - self._update)
+        interval, chunk = self._experiment.eval_interval, self._local.chunk_updates
+        since = self._update % interval  # chunks begin anew there: two sizes, two programs, suffice
+        size = min(chunk - since % chunk, interval - since)
+        size = min(size, self._experiment.num_updates - self._update)
         program = self._program(size)
         began = time.perf_counter()
         self._states, metrics = program(self._states, self._keys, self._store, self._views)

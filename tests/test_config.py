@@ -1,0 +1,150 @@
+"""What makes two runs the same run, and which data set a command line means."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from train_helpers import SIZE, TASK, TINY, parse, write_buffers
+
+from appo_jax.data import minari_io
+from appo_jax.data.dataset import Dataset
+from appo_jax.types import InputError
+from experiments import config
+from experiments.config import Experiment, resolve_dataset
+
+EXPERT = f"metaworld/{TASK}-v3/medium-expert-n1000-seed0-v0"
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
+    write_buffers(tmp_path)
+    return parse(*TINY, f"--data_dir={tmp_path}")[0]
+
+
+def changed(value: Any) -> Any:
+    match value:
+        case None:
+            return "another"
+        case str():
+            return value + "x"
+        case int() | float():
+            return value + 1
+    return None
+
+
+def test_digest_covers_every_number(experiment: Experiment) -> None:
+    digests = {experiment.digest()}
+    count = 1
+    for field in dataclasses.fields(experiment):
+        value = getattr(experiment, field.name)
+        nested = dataclasses.is_dataclass(value)
+        if field.name in ("num_updates", "dataset"):
+            continue
+        for inner in dataclasses.fields(value) if nested else [field]:
+            new = changed(getattr(value, inner.name) if nested else value)
+            assert new is not None, inner.name
+            new = dataclasses.replace(value, **{inner.name: new}) if nested else new
+            digests.add(dataclasses.replace(experiment, **{field.name: new}).digest())
+            count += 1
+    assert len(digests) == count > 35
+
+
+def test_digest_leaves_out_what_changes_no_number(experiment: Experiment) -> None:
+    longer = dataclasses.replace(experiment, num_updates=10**6)
+    assert longer.digest() == experiment.digest()
+    spec = experiment.dataset
+    for field in ("requested", "reason", "recipe", "source"):
+        same = dataclasses.replace(spec, **{field: "another"})
+        assert dataclasses.replace(experiment, dataset=same).digest() == experiment.digest()
+    other = dataclasses.replace(spec, id="another")
+    assert dataclasses.replace(experiment, dataset=other).digest() != experiment.digest()
+
+
+def test_digest_is_one_for_all_processes(experiment: Experiment) -> None:
+    # Of these very settings: a change of it orphans the runs that people have.
+    assert experiment.resolved()["policy"]["hidden_dim"] == 16
+    assert len(experiment.digest()) == 12
+    assert int(experiment.digest(), 16) >= 0
+    text = config.json.dumps(experiment.identity())
+    assert config.difference(config.json.loads(text), experiment.identity()) is None
+
+
+def test_difference_names_the_field() -> None:
+    assert config.difference({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 2}}) is None
+    assert config.difference({"a": 1}, {"a": 2}) == "a 1, not 2"
+    assert config.difference({"b": {"c": 2}}, {"b": {"c": 3}}) == "b: c 2, not 3"
+    assert config.difference({}, {"a": 2}) == "a None, not 2"
+
+
+def resolve(data_dir: Path, requested: str, size: int | None = None, task: str = f"{TASK}-v3"):  # noqa: ANN201
+    return resolve_dataset(requested, task, size, 0, data_dir)
+
+
+def test_auto_takes_local_buffers(tmp_path: Path) -> None:
+    write_buffers(tmp_path)
+    spec = resolve(tmp_path, "auto", SIZE)
+    assert (spec.source, spec.recipe, spec.id) == (
+        "lire",
+        "medium-replay",
+        f"lire/{TASK}-v3/n{SIZE}",
+    )
+    assert spec.reason == f"--dataset=auto found a local medium-replay set in {tmp_path}"
+    named = resolve(tmp_path, "medium-replay", SIZE)
+    assert (named.id, named.reason) == (spec.id, "--dataset=medium-replay asks for it")
+    assert resolve(tmp_path, "auto").size == 2 * 100_000  # the paper's for each buffer
+    with pytest.raises(InputError, match=r"--dataset_size=1500: expected a multiple of 1000"):
+        resolve(tmp_path, "auto", 1500)
+
+
+def test_buffers_of_version_2_count_too(tmp_path: Path) -> None:
+    write_buffers(tmp_path, task="reach-v2")
+    assert resolve(tmp_path, "auto", SIZE, "reach-v3").id == f"lire/reach-v2/n{SIZE}"
+    with pytest.raises(InputError, match=r"no size for reach-v3, expected --dataset_size"):
+        resolve(tmp_path, "auto", None, "reach-v3")
+
+
+def test_auto_collects_where_there_is_nothing(tmp_path: Path) -> None:
+    spec = resolve(tmp_path, "auto")
+    assert (spec.source, spec.recipe, spec.size) == ("collect", "medium-expert", 100_000)
+    assert spec.reason == (
+        f"--dataset=auto found no local medium-replay set in {tmp_path}; "
+        "medium-expert data are collected now"
+    )
+    assert resolve(tmp_path, "medium-expert").id == spec.id
+
+
+def test_a_collected_set_is_found_again(tmp_path: Path, numbered: Any) -> None:
+    dataset: Dataset = numbered(id=EXPERT)
+    minari_io.save(dataset, tmp_path)
+    spec = resolve(tmp_path, "auto", 1000)
+    assert (spec.source, spec.id) == ("minari", EXPERT)
+    assert "medium-expert data of an earlier collection are there" in spec.reason
+    named = resolve(tmp_path, EXPERT)
+    assert (named.source, named.id, named.size) == ("minari", EXPERT, None)
+    with pytest.raises(
+        InputError, match=rf"--dataset={EXPERT}: data of {TASK}-v3, expected data of"
+    ):
+        resolve(tmp_path, EXPERT, task="sweep-v3")
+    with pytest.raises(InputError, match=r"--dataset_size=500: .* taken whole, expected"):
+        resolve(tmp_path, EXPERT, 500)
+    replay = EXPERT.replace("expert", "replay").replace("1000", "300000")
+    minari_io.save(dataclasses.replace(dataset, id=replay), tmp_path)
+    assert resolve(tmp_path, "auto").id == replay
+
+
+def test_unknown_set(tmp_path: Path, numbered: Any) -> None:
+    minari_io.save(numbered(id="mine/tiny-v0"), tmp_path)
+    with pytest.raises(InputError, match=r"--dataset=nothing: expected auto, .*there: mine/tiny"):
+        resolve(tmp_path, "nothing")
+    with pytest.raises(InputError, match=r"--dataset=medium-replay: .* holds neither a folder"):
+        resolve(tmp_path, "medium-replay")
+
+
+def test_file_digest(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"abc")
+    known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert config.file_digest(path) == known
+    with pytest.raises(InputError, match=r"nothing: can't be read \(No such file"):
+        config.file_digest(tmp_path / "nothing")

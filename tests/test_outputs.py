@@ -1,0 +1,114 @@
+"""The files of a run's folder."""
+
+import contextlib
+import csv
+import multiprocessing
+import os
+import struct
+from pathlib import Path
+
+import pytest
+
+from appo_jax.types import InputError
+from experiments import outputs
+
+
+def test_metrics_are_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    file = outputs.MetricsFile(path)
+    file.keep(lambda row: True)
+    file.append(0, 500, "train", {"critic/loss": 0.1 + 0.2, "value/loss": 1e-30})
+    file.append(1, 500, "train", {"critic/loss": 7.0})
+    file.append(0, 40, "eval", {"eval/success_rate": 50.0})
+    with path.open() as lines:
+        assert next(csv.reader(lines)) == ["run", "update", "split", "metric", "value", "time"]
+    again = outputs.MetricsFile(path)
+    assert again.rows == file.rows
+    assert again.values(0, "train", "critic/loss") == {500: 0.1 + 0.2}
+    assert again.values(1, "train", "critic/loss") == {500: 7.0}
+    assert again.values(0, "train", "nothing") == {}
+
+
+def test_values_are_in_order_of_updates(tmp_path: Path) -> None:
+    file = outputs.MetricsFile(tmp_path / "metrics.csv")
+    for update in (20, 60, 40):
+        file.append(0, update, "eval", {"eval/return": float(update)})
+    assert list(file.values(0, "eval", "eval/return").items()) == [(20, 20), (40, 40), (60, 60)]
+
+
+def test_dropped_rows_leave_the_file_too(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    file = outputs.MetricsFile(path)
+    for update in (20, 40):
+        file.append(0, update, "train", {"critic/loss": 1.0})
+    file.keep(lambda row: row["update"] <= 20)
+    file.append(0, 30, "train", {"critic/loss": 2.0})
+    assert outputs.MetricsFile(path).values(0, "train", "critic/loss") == {20: 1.0, 30: 2.0}
+    assert os.listdir(tmp_path) == ["metrics.csv"]
+
+
+def test_a_line_cut_anywhere_is_no_row(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    file = outputs.MetricsFile(path)
+    file.keep(lambda row: True)
+    file.append(0, 20, "train", {"critic/loss": 1.25, "value/loss": 10.5})
+    whole = path.read_bytes()
+    last = whole.splitlines(keepends=True)[-1]
+    for length in range(len(last)):
+        path.write_bytes(whole[: len(whole) - len(last) + length])
+        cut = outputs.MetricsFile(path)
+        assert cut.rows == file.rows[:1], length
+        cut.keep(lambda row: True)
+        assert path.read_bytes() == whole[: -len(last)]
+
+
+def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    for content in ("step,loss\n1,2\n", "run,update,split,metric,value,time\n0,x,eval,y,1,2\n"):
+        path.write_text(content)
+        with pytest.raises(InputError, match=r"metrics.csv: not the metrics of a run .*run,update"):
+            outputs.MetricsFile(path)
+
+
+def test_json_appears_whole(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    assert outputs.read_json(path) is None
+    outputs.write_json(path, {"lam": 0.03})
+    with pytest.raises(TypeError):
+        outputs.write_json(path, {"lam": object()})
+    assert outputs.read_json(path) == {"lam": 0.03}
+    path.write_text('{"lam":')
+    with pytest.raises(InputError, match=r"config.json: not JSON .*expected a file that a run"):
+        outputs.read_json(path)
+
+
+def test_a_folder_is_locked_for_one_process(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "run"
+    with outputs.locked(folder):
+        context = multiprocessing.get_context("spawn")
+        with context.Pool(1) as pool, pytest.raises(InputError, match=r"another process is at"):
+            pool.apply(_lock, (folder,))
+    with outputs.locked(folder):
+        pass
+
+
+def _lock(folder: Path) -> None:
+    with outputs.locked(folder):
+        pass
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(InputError, match=r"--workdir=.*file/run: can't be written to \(Not a dir"),
+        contextlib.ExitStack() as stack,
+    ):
+        stack.enter_context(outputs.locked(tmp_path / "file" / "run"))
+
+
+def test_plot_is_a_png(tmp_path: Path) -> None:
+    path = tmp_path / "learning_curve.png"
+    outputs.plot(path, "appo on sweep-v3", {"seed 0": {5000: 20.0, 10000: 60.0}, "seed 1": {}})
+    content = path.read_bytes()
+    assert content.startswith(b"\x89PNG\r\n\x1a\n")
+    assert struct.unpack(">II", content[16:24]) == (900, 600)

@@ -1,0 +1,314 @@
+"""A run stopped anywhere and started again ends as one that was never stopped.
+
+Evaluations are made up from the policy's parameters, so that a wrong snapshot shows in their rows;
+test_train.py has the real ones.
+"""
+
+import dataclasses
+import hashlib
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from train_helpers import TINY, compile_cache, contents, metadata, parse, result, write_buffers
+
+from appo_jax import checkpoint, evaluation
+from appo_jax.data import preferences
+from appo_jax.types import InputError
+from experiments import outputs, prepare, runner
+
+
+class MadeUp:
+    """An evaluation that is over after some looks at it."""
+
+    looks = 2
+
+    def __init__(self, _: Any, policy: evaluation.Policy, env: str, seed: int, update: int, n: int):
+        leaves = b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(policy.state))
+        self._outcome = hashlib.sha256(leaves + f"{env} {seed} {update} {n}".encode()).digest()
+        self._left = self.looks
+
+    def done(self) -> bool:
+        self._left -= 1
+        return self._left < 0
+
+    def result(self) -> evaluation.Episodes:
+        numbers = np.frombuffer(self._outcome, np.uint8)
+        return evaluation.Episodes(numbers[:16] > 128, numbers[16:] > 128, numbers.astype(float))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    folder = tmp_path_factory.getbasetemp() / "compiled"
+    with compile_cache(folder), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluation, "start", MadeUp)
+        patch.setattr(outputs, "plot", lambda path, *_: path.touch())  # the real one takes 0.5 s
+        yield
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_buffers(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def start(data_dir: Path) -> Callable[..., dict[str, Any]]:
+    def start(workdir: Path, *arguments: str) -> dict[str, Any]:
+        places = (f"--workdir={workdir}", f"--data_dir={data_dir}")
+        return runner.run(*parse(*TINY, *places, *arguments))["runs"][0]
+
+    return start
+
+
+@dataclasses.dataclass
+class Uninterrupted:
+    workdir: Path
+    entry: dict[str, Any]
+    snapshots: list[Path]  # the folder before each write
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(
+    tmp_path_factory: pytest.TempPathFactory, start: Callable[..., Any]
+) -> Uninterrupted:
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    workdir, snapshots = folder / "run", []
+
+    def before(function: Callable[..., Any]) -> Callable[..., Any]:
+        def write(*args: Any, **kwargs: Any) -> Any:
+            target = folder / f"snapshot{len(snapshots)}"
+            if not snapshots or contents(workdir) != {
+                workdir / path.relative_to(snapshots[-1]): content
+                for path, content in contents(snapshots[-1]).items()
+            }:
+                snapshots.append(shutil.copytree(workdir, target))
+            return function(*args, **kwargs)
+
+        return write
+
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in (
+            (outputs.MetricsFile, "append"),
+            (outputs.MetricsFile, "keep"),
+            (checkpoint, "save"),
+            (checkpoint, "delete"),
+            (preferences, "save"),
+            (outputs, "write_json"),
+            (outputs, "plot"),
+        ):
+            patch.setattr(owner, name, before(getattr(owner, name)))
+        entry = start(workdir)
+    return Uninterrupted(workdir, entry, snapshots)
+
+
+def test_evaluates_each_interval_and_the_end(uninterrupted: Uninterrupted) -> None:
+    rows = outputs.MetricsFile(uninterrupted.workdir / "metrics.csv").rows
+    evaluated = [row["update"] for row in rows if row["metric"] == "eval/success_rate"]
+    assert evaluated == [20, 40, 60]
+    assert [rate["update"] for rate in uninterrupted.entry["success_rates"]] == evaluated
+    trained = [row["update"] for row in rows if row["metric"] == "critic/loss"]
+    assert trained == list(range(5, 61, 5))
+    rates = [rate["success_rate"] for rate in uninterrupted.entry["success_rates"]]
+    assert uninterrupted.entry["success_rate"] == pytest.approx(np.mean(rates))
+
+
+def test_killed_between_any_two_writes(
+    uninterrupted: Uninterrupted, start: Callable[..., Any], tmp_path: Path
+) -> None:
+    expected = result(uninterrupted.workdir)
+    assert len(uninterrupted.snapshots) >= 20
+    # Two chunks between evaluations say all that four do.
+    seen: dict[tuple[int, ...], Path] = {}
+    for snapshot in uninterrupted.snapshots:
+        seen.setdefault(_stage(snapshot), snapshot)
+    for stage, snapshot in seen.items():
+        workdir = shutil.copytree(snapshot, tmp_path / snapshot.name)
+        entry = start(workdir)
+        assert result(workdir) == expected, f"{stage} {snapshot}"
+        assert entry["success_rates"] == uninterrupted.entry["success_rates"]
+
+
+def _stage(snapshot: Path) -> tuple[int, ...]:
+    rows = outputs.MetricsFile(snapshot / "metrics.csv").rows
+    splits = [row["split"] for row in rows]
+    trained = max((row["update"] for row in rows), default=0)
+    others = len([p for p in snapshot.glob("*") if p.is_file()])
+    saved = checkpoint.updates(snapshot / "checkpoints" / "policy")
+    return (others, splits.count("reward"), splits.count("eval"), trained // 10, *saved)
+
+
+@pytest.mark.parametrize("left", ["row", "half a row", "rate only"])
+def test_killed_while_it_wrote_an_evaluation(
+    uninterrupted: Uninterrupted, start: Callable[..., Any], tmp_path: Path, left: str
+) -> None:
+    workdir = shutil.copytree(uninterrupted.workdir, tmp_path / "run")
+    (workdir / "summary.json").unlink()
+    path = workdir / "metrics.csv"
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert b"eval/success_rate," in lines[-3]
+    last = {"row": lines[-2], "half a row": lines[-2][:-9], "rate only": b""}[left]
+    path.write_bytes(b"".join(lines[:-2]) + last)
+    start(workdir)
+    assert result(workdir) == result(uninterrupted.workdir)
+
+
+def test_parameters_do_not_depend_on_chunks(
+    uninterrupted: Uninterrupted, start: Callable[..., Any], tmp_path: Path
+) -> None:
+    entry = start(tmp_path / "run", "--chunk_updates=3")
+    metrics = outputs.MetricsFile(tmp_path / "run" / "metrics.csv")
+    ends = list(metrics.values(0, "train", "critic/loss"))
+    assert ends == [*range(3, 20, 3), 20, *range(23, 40, 3), 40, *range(43, 60, 3), 60]
+    assert result(tmp_path / "run")[0] == result(uninterrupted.workdir)[0]
+    assert entry["success_rates"] == uninterrupted.entry["success_rates"]
+
+
+def test_finished_run_only_tells(
+    uninterrupted: Uninterrupted, start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepare, "obtain_dataset", None)
+    before = contents(uninterrupted.workdir)
+    assert start(uninterrupted.workdir) == uninterrupted.entry
+    with pytest.raises(InputError, match=r"--num_updates=40: .* has 60 updates already"):
+        start(uninterrupted.workdir, "--num_updates=40")
+    with pytest.raises(InputError, match=r"--workdir=.* lam 0.03, not 0.1; expected"):
+        start(uninterrupted.workdir, "--lam=0.1")
+    with pytest.raises(InputError, match=r"reward_model: num_epochs 2, not 3"):
+        start(uninterrupted.workdir, "--reward_num_epochs=3")
+    with (
+        outputs.locked(uninterrupted.workdir),
+        pytest.raises(InputError, match="another process is at work there"),
+    ):
+        start(uninterrupted.workdir)
+    assert contents(uninterrupted.workdir) == before
+
+
+def test_more_updates_extend_a_run(
+    uninterrupted: Uninterrupted, start: Callable[..., Any], tmp_path: Path
+) -> None:
+    workdir = tmp_path / "run"
+    shorter = start(workdir, "--num_updates=30")
+    assert [rate["update"] for rate in shorter["success_rates"]] == [20, 30]
+    longer = start(workdir)
+    assert longer["success_rates"] == uninterrupted.entry["success_rates"]
+    assert result(workdir) == result(uninterrupted.workdir)
+    assert outputs.read_json(workdir / "config.json")["num_updates"] == 60
+    assert longer["wall_seconds"] > shorter["wall_seconds"]
+
+
+def test_signal_at_the_end_of_a_chunk(
+    uninterrupted: Uninterrupted,
+    start: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    for number, update in ((signal.SIGINT, 10), (signal.SIGTERM, 40)):
+        with monkeypatch.context() as patch:
+            _signal_at(patch, update, number)
+            with pytest.raises(runner.Stopped, match=f"stopped by {number.name} at update") as stop:
+                start(tmp_path)
+        assert stop.value.exit_code == 128 + number
+        assert checkpoint.updates(tmp_path / "checkpoints" / "policy")[-1] == update
+        assert before == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
+    entry = start(tmp_path)
+    assert result(tmp_path) == result(uninterrupted.workdir)
+    clock = metadata(tmp_path)["clock"]
+    assert clock["timed_updates"] == 60
+    assert entry["updates_per_second"] == pytest.approx(60 / clock["train_seconds"])
+    assert entry["wall_seconds"] >= clock["wall_seconds"]
+
+
+def _signal_at(patch: pytest.MonkeyPatch, update: int, *numbers: signal.Signals) -> None:
+    append = outputs.MetricsFile.append
+
+    def appending(file: outputs.MetricsFile, run: int, at: int, *args: Any) -> None:
+        append(file, run, at, *args)
+        if (at, args[0]) == (update, "train"):
+            for number in numbers:
+                signal.raise_signal(number)
+
+    patch.setattr(outputs.MetricsFile, "append", appending)
+
+
+def test_second_signal_acts_at_once(
+    uninterrupted: Uninterrupted,
+    start: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patch:
+        _signal_at(patch, 25, signal.SIGINT, signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            start(tmp_path)
+    assert checkpoint.updates(tmp_path / "checkpoints" / "policy") == [20]
+    start(tmp_path)
+    assert result(tmp_path) == result(uninterrupted.workdir)
+
+
+def test_signal_while_it_waits_for_an_evaluation(
+    uninterrupted: Uninterrupted,
+    start: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timer = threading.Timer(0.5, signal.raise_signal, [signal.SIGINT])
+    with monkeypatch.context() as patch:
+        patch.setattr(MadeUp, "looks", 10**9)
+        patch.setattr(runner._Loop, "_start_evaluation", _after(timer.start))
+        with pytest.raises(runner.Stopped, match="at update 40"):
+            start(tmp_path)
+    start(tmp_path)
+    assert result(tmp_path) == result(uninterrupted.workdir)
+
+
+def _after(act: Callable[[], None]) -> Callable[..., None]:
+    start_evaluation = runner._Loop._start_evaluation
+
+    def starting(loop: Any, *args: Any) -> None:
+        start_evaluation(loop, *args)
+        act()
+
+    return starting
+
+
+def test_dead_worker(
+    uninterrupted: Uninterrupted,
+    start: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def die(_: MadeUp) -> None:
+        raise BrokenProcessPool
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MadeUp, "result", die)
+        with pytest.raises(BrokenProcessPool):
+            start(tmp_path)
+    start(tmp_path)
+    assert result(tmp_path) == result(uninterrupted.workdir)
+
+
+def test_changed_data(
+    start: Callable[..., Any], uninterrupted: Uninterrupted, tmp_path: Path
+) -> None:
+    workdir = shutil.copytree(uninterrupted.snapshots[-1], tmp_path / "run")
+    write_buffers(tmp_path / "data", seed=1)
+    with pytest.raises(InputError, match=r"data set lire/.*: digest '\w+', not '\w+' as when"):
+        start(workdir, f"--data_dir={tmp_path / 'data'}")
+
+
+def test_foreign_folder(start: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"lam": 0.03}')
+    with pytest.raises(InputError, match=r"--workdir=.*config.json is not from a run"):
+        start(tmp_path)
+    assert {path.name for path in contents(tmp_path)} == {"config.json", ".lock"}

@@ -1,0 +1,177 @@
+"""Tiny data, tiny flags, and the command, for the tests of `experiments.train` and its parts."""
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from absl import flags
+from jax.experimental.compilation_cache import compilation_cache
+
+from appo_jax import checkpoint
+from experiments import outputs, train
+from experiments.config import Experiment, Local
+
+TASK = "button-press-topdown"
+AGENTS, EPISODES, HORIZON = 2, 2, 500
+SIZE = AGENTS * EPISODES * HORIZON
+TINY = (
+    f"--task={TASK}",
+    f"--dataset_size={SIZE}",
+    "--num_feedback=40",
+    "--segment_length=5",
+    "--tie_threshold=1",
+    "--hidden_layers=1",
+    "--hidden_dim=16",
+    "--batch_size=8",
+    "--num_pairs=4",
+    "--reward_hidden_layers=1",
+    "--reward_hidden_dim=16",
+    "--reward_num_epochs=2",
+    "--num_updates=60",
+    "--eval_interval=20",
+    "--chunk_updates=5",
+    "--eval_episodes=2",
+    "--num_workers=2",
+)
+
+
+def write_buffers(data_dir: Path, seed: int = 0, task: str = f"{TASK}-v3") -> None:
+    """LiRE's layout, random: two agents of two episodes, rewards made up from the actions."""
+    folder = data_dir / task
+    folder.mkdir(parents=True)
+    generator = np.random.default_rng(seed)
+    for agent in range(AGENTS):
+        steps = SIZE // AGENTS
+        observations = generator.normal(size=(steps + 1, 39)).astype(np.float32)
+        actions = generator.uniform(-1, 1, (steps, 4)).astype(np.float32)
+        buffer = {
+            "observations": observations[:-1],
+            "next_observations": observations[1:],
+            "actions": actions,
+            "rewards": 5 + 5 * actions[:, 0],
+            "dones": np.zeros(steps),
+        }
+        with (folder / f"saved_replay_buffer_1000000_seed{agent}.pkl").open("wb") as file:
+            pickle.dump(buffer, file)
+
+
+def parse(*arguments: str) -> tuple[Experiment, Local]:
+    """What the command line asks for; the flags are this call's own."""
+    values = flags.FlagValues()
+    train.define_flags(values)
+    assert values(["train", *arguments]) == ["train"]
+    return train.experiment_from_flags(values)
+
+
+def metadata(workdir: Path) -> dict[str, Any]:
+    """What lies beside the arrays of a run's last checkpoint."""
+    folder = workdir / "checkpoints" / "policy"
+    update = checkpoint.updates(folder)[-1]
+    return outputs.read_json(folder / str(update) / "metadata" / "metadata")
+
+
+def result(workdir: Path) -> tuple[str, list[outputs.Row]]:
+    """A run's final state, as a digest, and its metrics without the time.
+
+    Sorted: an evaluation's rows come when they come.
+    """
+    rows = outputs.MetricsFile(workdir / "metrics.csv").rows
+    rows = sorted(rows, key=lambda row: (row["update"], row["split"], row["metric"]))
+    return metadata(workdir)["digest"], [{**row, "time": None} for row in rows]
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Every file below a folder."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@contextlib.contextmanager
+def compile_cache(folder: Path) -> Iterator[None]:
+    """Keep compiled programs in `folder`, so that a second loop doesn't compile again."""
+    names = {name.lower(): value for name, value in cache_variables(folder).items()}
+    before = {name: getattr(jax.config, name) for name in names}
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    compilation_cache.reset_cache()
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+
+
+def cache_variables(folder: Path) -> dict[str, str]:
+    """The same for a process of its own."""
+    return {
+        "JAX_COMPILATION_CACHE_DIR": str(folder),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+
+
+class Command:
+    """`python -m experiments.train` in a session of its own, in a folder."""
+
+    def __init__(self, folder: Path, cache: Path, *arguments: str):
+        self.lines: list[str] = []
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "experiments.train", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+            env={**os.environ, **cache_variables(cache)},
+            start_new_session=True,
+        )
+
+    def wait_for(self, text: str) -> None:
+        """Read stdout up to a line with `text`."""
+        assert self._process.stdout
+        for line in self._process.stdout:
+            self.lines.append(line.rstrip("\n"))
+            if text in line:
+                return
+        raise AssertionError(f"ended without {text!r}: {self.lines} {self._process.stderr}")
+
+    def signal(self, number: signal.Signals, whole_session: bool = True) -> None:
+        """Send a signal to all processes, as a terminal does for Ctrl-C, or to the main one."""
+        (os.killpg if whole_session else os.kill)(self._process.pid, number)
+
+    def finish(self, seconds: float = 120) -> tuple[int, list[str], str]:
+        """Exit status, lines of stdout, stderr; fails if a process is left behind."""
+        try:
+            stdout, stderr = self._process.communicate(timeout=seconds)
+            wait_until(lambda: not _members(self._process.pid), 5)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        return self._process.returncode, self.lines + stdout.splitlines(), stderr
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    """Wait, but not for ever."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def _members(session: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, _, number = path.read_text().rpartition(")")[2].split()[:4]
+            if int(number) == session and state != "Z":
+                found.append(int(path.parent.name))
+    return found
