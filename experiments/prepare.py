@@ -15,7 +15,7 @@ from appo_jax.data.dataset import Dataset
 from appo_jax.data.preferences import Preferences
 from appo_jax.keys import Purpose, purpose_key
 from appo_jax.types import InputError, Store, View
-from experiments import outputs
+from experiments import outputs, signals
 from experiments.collect import collect_and_save
 from experiments.config import Experiment, Local, difference
 
@@ -141,7 +141,8 @@ def learn_rewards(
     folder = local.workdir / "checkpoints" / "reward"
     fitted = bool(checkpoint.updates(folder))
     if fitted:
-        states = checkpoint.restore(folder, 0, states)[0]
+        with signals.held():
+            states = checkpoint.restore(folder, 0, states)[0]
     else:
         print(f"reward model: fitting it to {len(labels)} labels ...", flush=True)
         began = time.time()
@@ -161,7 +162,8 @@ def learn_rewards(
             fit_metrics["reward/accuracy"] = accuracy
         metrics.keep(lambda row: False)
         metrics.append(0, 0, "reward", fit_metrics)
-        checkpoint.save(folder, 0, states, {"config": dataclasses.asdict(config)})
+        with signals.held():
+            checkpoint.save(folder, 0, states, {"config": dataclasses.asdict(config)})
     if experiment.reward == "shuffled":
         views = views.replace(rewards=add_runs_axis(_shuffled(experiment, dataset, views)))
     return views

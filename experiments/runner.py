@@ -18,7 +18,7 @@ from appo_jax.data import dataset as datasets
 from appo_jax.data.dataset import Dataset
 from appo_jax.keys import Purpose, purpose_key
 from appo_jax.types import InputError, Store, View
-from experiments import outputs, prepare, summary
+from experiments import outputs, prepare, signals, summary
 from experiments.config import Experiment, Local
 from experiments.progress import Progress
 
@@ -43,7 +43,8 @@ def run(experiment: Experiment, local: Local) -> dict[str, Any]:
     """
     with outputs.locked(local.workdir):
         config = prepare.check_config(experiment, local)
-        done = _finished(experiment, local)
+        with signals.held():
+            done = _finished(experiment, local)
         if done:
             return done
         started = time.time()
@@ -60,7 +61,8 @@ def run(experiment: Experiment, local: Local) -> dict[str, Any]:
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-        return summary.write(experiment, local, dataset.id, metrics, loop.clock)
+        with signals.held():
+            return summary.write(experiment, local, dataset.id, metrics, loop.clock)
 
 
 def _finished(experiment: Experiment, local: Local) -> dict[str, Any] | None:
@@ -111,7 +113,7 @@ class _Loop:
 
     def train(self) -> None:
         """Train up to the last update and evaluate it. Raises Stopped after a signal."""
-        handlers = {s: signal.signal(s, self._on_signal) for s in (signal.SIGINT, signal.SIGTERM)}
+        handlers = {s: signal.signal(s, self._on_signal) for s in signals.STOPPING}
         try:
             self._show_latest()
             self._evaluate_missing()
@@ -161,7 +163,8 @@ class _Loop:
             self._metrics.keep(lambda row: row["split"] == "reward")
             return states, 0
         update = saved[-1]
-        arrays, metadata = checkpoint.restore(self._folder, update, self._arrays(states))
+        with signals.held():
+            arrays, metadata = checkpoint.restore(self._folder, update, self._arrays(states))
         self.clock = metadata["clock"]
         whole = self._evaluated()
         # An evaluation of what was then the last update has no place in a longer run's curve.
@@ -241,7 +244,8 @@ class _Loop:
             "action_dim": self._dims[1],
             "clock": self.clock,
         }
-        checkpoint.save(self._folder, self._update, self._arrays(self._states), metadata)
+        with signals.held():
+            checkpoint.save(self._folder, self._update, self._arrays(self._states), metadata)
         evaluated = self._evaluated()
         for update in [*saved, self._update][:-KEPT_CHECKPOINTS]:
             if update in evaluated or not self._is_evaluated(update):
@@ -294,7 +298,8 @@ class _Loop:
         evaluated = self._evaluated()
         for update in checkpoint.updates(self._folder):
             if self._is_evaluated(update) and update not in evaluated:
-                arrays, _ = checkpoint.restore(self._folder, update, self._arrays(self._states))
+                with signals.held():
+                    arrays, _ = checkpoint.restore(self._folder, update, self._arrays(self._states))
                 self._collect_evaluation(wait=True)
                 self._stop_if_asked()
                 self._start_evaluation(update, arrays["states"])
