@@ -76,14 +76,14 @@ def actor_loss(log_probs: jax.Array, q: jax.Array, temperature: jax.Array | floa
 def temperature_loss(
     log_temperature: jax.Array, log_probs: jax.Array, target_entropy: float
 ) -> jax.Array:
-    """Mean of alpha (-log pi - target entropy): raises alpha where entropy is below its target.
+    """Mean of log alpha (-log pi - target entropy): entropy below its target raises alpha.
 
-    log_temperature: scalar; log_probs: `[batch]`, no gradient. Returns a scalar. As in SAC
-    (Haarnoja et al. 2018), to which the paper refers for the entropy term.
+    log_temperature: scalar; log_probs: `[batch]`, no gradient. Returns a scalar. The form of SAC's
+    code (Haarnoja et al. 2018), to which the paper refers for the entropy term; with alpha in
+    place of its logarithm the gradient shrinks with alpha, which then falls more slowly.
     """
     chex.assert_rank([log_temperature, log_probs], [0, 1])
-    excess = jax.lax.stop_gradient(jnp.mean(-log_probs) - target_entropy)
-    return jnp.exp(log_temperature) * excess
+    return log_temperature * jax.lax.stop_gradient(jnp.mean(-log_probs) - target_entropy)
 
 
 def preference_loss(scores: jax.Array, labels: jax.Array) -> jax.Array:

@@ -190,5 +190,5 @@ class APPO:
         return (temperature * log_prob - self.critic.member(i, state_action).squeeze(1)).mean()
 
     def temperature_loss(self, log_prob: Tensor) -> Tensor:
-        """``alpha`` times the surplus of entropy over its target."""
-        return self.log_temperature.exp() * (-log_prob - self.target_entropy).mean()
+        """``log alpha`` times the surplus of entropy over its target, as in SAC's code."""
+        return self.log_temperature * (-log_prob - self.target_entropy).mean()
