@@ -1,14 +1,15 @@
 """One APPO update in eager PyTorch: an oracle for the JAX update and a yardstick for its speed.
 
 Written from the paper alone (APPO, ICLR 2025, section 5 and Algorithm 4); it shares neither code
-nor constants with ``appo_jax``. The paper's symbols: phi_i are ``critic`` (both critics in one
-stack, the first axis is i), bar phi_i ``target_critic``, psi ``value``, theta ``actor``, alpha
-``exp(log_temperature)``, gamma ``discount`` and lambda ``lam``, the factor of the adversarial term.
+nor constants with ``appo_jax``. The paper's symbols: phi_i are ``critic[i]``, bar phi_i
+``target_critic[i]``, psi ``value``, theta ``actor``, alpha ``exp(log_temperature)``, gamma
+``discount`` and lambda ``lam``, the factor of the adversarial term.
 
 Differs from the paper: the V loss looks at one state throughout, where the paper pairs V(s) with Q
 at s_{h+1}; the actor loss has alpha log pi, where the paper prints alpha pi. Both are slips.
 """
 
+import copy
 import itertools
 import math
 from collections.abc import Iterable
@@ -43,35 +44,17 @@ class Batch(NamedTuple):
     segment_terminations: Tensor
 
 
-class MLP(nn.Module):
-    """``members`` networks of one shape in a stack, LeakyReLU between layers, PyTorch's init."""
-
-    def __init__(self, members: int, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.members = members
-        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
-        for m, n in itertools.pairwise((inputs, *HIDDEN, outputs)):
-            bound = 1 / math.sqrt(m)
-            self.weights.append(nn.Parameter(torch.empty(members, m, n).uniform_(-bound, bound)))
-            self.biases.append(nn.Parameter(torch.empty(members, 1, n).uniform_(-bound, bound)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """All members on the same input: ``[N, inputs]`` to ``[members, N, outputs]``."""
-        x = x.expand(self.members, *x.shape)
-        for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            x = torch.baddbmm(bias, x if k == 0 else functional.leaky_relu_(x, SLOPE), weight)
-        return x
-
-    def member(self, i: int, x: Tensor) -> Tensor:
-        """Member ``i`` alone: ``[N, inputs]`` to ``[N, outputs]``."""
-        for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            x = torch.addmm(bias[i], x if k == 0 else functional.leaky_relu_(x, SLOPE), weight[i])
-        return x
+def mlp(inputs: int, outputs: int) -> nn.Sequential:
+    """Linear layers with LeakyReLU between them: ``[..., inputs]`` to ``[..., outputs]``."""
+    layers: list[nn.Module] = []
+    for m, n in itertools.pairwise((inputs, *HIDDEN, outputs)):
+        layers += [nn.Linear(m, n), nn.LeakyReLU(SLOPE)]
+    return nn.Sequential(*layers[:-1])
 
 
 def adam(parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Adam:
-    """Adam with the paper's defaults, all parameters in one kernel."""
-    return torch.optim.Adam(parameters, lr=learning_rate, fused=True)
+    """Adam with the paper's defaults."""
+    return torch.optim.Adam(parameters, lr=learning_rate)
 
 
 def minimise(optimizer: torch.optim.Adam, loss: Tensor) -> Tensor:
@@ -101,11 +84,10 @@ class APPO:
     ) -> None:
         self.lam, self.discount, self.tau = lam, discount, tau
         self.target_entropy = -float(action_dim)
-        self.critic = MLP(2, observation_dim + action_dim, 1)
-        self.target_critic = MLP(2, observation_dim + action_dim, 1).requires_grad_(False)
-        self.target_critic.load_state_dict(self.critic.state_dict())
-        self.value = MLP(1, observation_dim, 1)
-        self.actor = MLP(1, observation_dim, 2 * action_dim)
+        self.critic = nn.ModuleList(mlp(observation_dim + action_dim, 1) for _ in range(2))
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.value = mlp(observation_dim, 1)
+        self.actor = mlp(observation_dim, 2 * action_dim)
         self.log_temperature = nn.Parameter(torch.zeros(()))
         self.critic_optimizer = adam(self.critic.parameters(), 3e-4)
         self.value_optimizer = adam(self.value.parameters(), 3e-4)
@@ -141,7 +123,7 @@ class APPO:
 
     def sample_action(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """A tanh-squashed Gaussian: actions ``[B, action_dim]`` and their log-densities ``[B]``."""
-        mean, log_std = self.actor.member(0, observations).chunk(2, dim=1)
+        mean, log_std = self.actor(observations).chunk(2, dim=1)
         log_std = log_std.clamp(*LOG_STD_RANGE)
         raw = mean + log_std.exp() * noise
         gaussian = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
@@ -151,7 +133,7 @@ class APPO:
     def next_values(self, observations: Tensor) -> Tensor:
         """V as a constant: ``[N, observation_dim]`` to ``[N]``."""
         with torch.no_grad():
-            return self.value.member(0, observations).squeeze(1)
+            return self.value(observations).squeeze(1)
 
     def critic_loss(self, batch: Batch, policy_input: Tensor) -> Tensor:
         """Sum over i of ``lam L_adv + E``; ``policy_input`` holds s and pi(s), ``[B, ...]``."""
@@ -160,16 +142,18 @@ class APPO:
         states = batch.segment_observations[:, :, :-1]
         segment_input = torch.cat([states, batch.segment_actions], dim=3).flatten(0, 2)
         inputs = [policy_input, data_input, segment_input]
-        q = self.critic(torch.cat(inputs)).squeeze(2)
-        q_policy, q_data, q_segment = q.split([len(x) for x in inputs], dim=1)
-
         next_states = batch.segment_observations[:, :, 1:].flatten(0, 2)
         v = self.next_values(next_states).view(pairs, 2, steps)
         target = self.discount * (1 - batch.segment_terminations) * v + batch.segment_rewards
-        errors = (q_segment.view(2, pairs, 2, steps) - target).sum(dim=3)
-        evaluation = (errors[..., 0] - errors[..., 1]).abs().mean(dim=1)
-        adversarial = (q_policy - q_data).mean(dim=1)
-        return (self.lam * adversarial + evaluation).sum()
+
+        loss = torch.zeros(())
+        for critic in self.critic:
+            q = critic(torch.cat(inputs)).squeeze(1)
+            q_policy, q_data, q_segment = q.split([len(x) for x in inputs])
+            errors = (q_segment.view(pairs, 2, steps) - target).sum(dim=2)
+            evaluation = (errors[:, 0] - errors[:, 1]).abs().mean()
+            loss = loss + self.lam * (q_policy - q_data).mean() + evaluation
+        return loss
 
     @torch.no_grad()
     def update_target(self) -> None:
@@ -181,13 +165,13 @@ class APPO:
     def value_loss(self, observations: Tensor, policy_input: Tensor) -> Tensor:
         """Mean squared distance of V(s) to the lower target critic at the sampled action."""
         with torch.no_grad():
-            target = self.target_critic(policy_input).amin(dim=0)
-        return functional.mse_loss(self.value.member(0, observations), target)
+            target = torch.minimum(*(critic(policy_input) for critic in self.target_critic))
+        return functional.mse_loss(self.value(observations), target)
 
     def actor_loss(self, state_action: Tensor, log_prob: Tensor, i: int) -> Tensor:
         """Mean of ``alpha log pi - Q_i``, to be minimised."""
         temperature = self.log_temperature.detach().exp()
-        return (temperature * log_prob - self.critic.member(i, state_action).squeeze(1)).mean()
+        return (temperature * log_prob - self.critic[i](state_action).squeeze(1)).mean()
 
     def temperature_loss(self, log_prob: Tensor) -> Tensor:
         """``log alpha`` times the surplus of entropy over its target, as in SAC's code."""

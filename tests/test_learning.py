@@ -1,6 +1,6 @@
 """APPO learns button-press-topdown from 500 labels, and it is the labels that it learns from.
 
-Slow: four runs of 30,000 updates, about an hour on two cores. `pytest -m slow tests/test_learning.py`
+Slow: four runs of 30,000 updates, about an hour on two cores; `pytest -m slow -s`.
 """
 
 import json

@@ -88,11 +88,20 @@ def to_torch_batch(batch: Batch) -> Any:
     return torch_reference.Batch(**{name: to_tensor(value) for name, value in fields.items()})
 
 
-def by_layer(mlp: Any, attribute: str) -> Iterator[tuple[str, str, Any]]:
-    """(layer, leaf name in JAX, tensor) for all parameters, or for their gradients."""
-    for layer, weight, bias in zip(LAYERS, mlp.weights, mlp.biases, strict=True):
-        yield layer, "kernel", getattr(weight, attribute)
-        yield layer, "bias", getattr(bias, attribute)
+def linears(network: Any) -> list[list[Any]]:
+    """For each layer, the modules of all members of a network."""
+    members = network if isinstance(network, torch.nn.ModuleList) else [network]
+    layers = [[m for m in member if isinstance(m, torch.nn.Linear)] for member in members]
+    return [list(layer) for layer in zip(*layers, strict=True)]
+
+
+def by_layer(network: Any, of: Callable[[Any], Any]) -> Iterator[tuple[str, str, np.ndarray]]:
+    """(layer, leaf name, array) in JAX's layout, `of` each parameter: its data or gradient."""
+    for layer, modules in zip(LAYERS, linears(network), strict=True):
+        kernels = [of(module.weight).detach().numpy().T for module in modules]
+        biases = [of(module.bias).detach().numpy() for module in modules]
+        for leaf, arrays in (("kernel", kernels), ("bias", biases)):
+            yield layer, leaf, np.stack(arrays) if len(arrays) > 1 else arrays[0]
 
 
 def make_reference(state: appo.TrainState, cls: type, numbers: dict[str, float]) -> Any:
@@ -100,25 +109,29 @@ def make_reference(state: appo.TrainState, cls: type, numbers: dict[str, float])
     reference = cls(OBSERVATION_DIM, ACTION_DIM, **numbers)
     for name in (*NETWORKS, "target_critic"):
         params = getattr(state, f"{name}_params")["params"]
-        for layer, leaf, tensor in by_layer(getattr(reference, name), "data"):
-            tensor.copy_(to_tensor(params[layer][leaf]).reshape(tensor.shape))
+        for layer, modules in zip(LAYERS, linears(getattr(reference, name)), strict=True):
+            for index, module in enumerate(modules):
+                member = index if len(modules) > 1 else slice(None)
+                module.weight.data.copy_(to_tensor(params[layer]["kernel"][member]).T)
+                module.bias.data.copy_(to_tensor(params[layer]["bias"][member]))
     return reference
 
 
 def draw_batch_off_kinks(reference: Any, rng: np.random.Generator, noise: Any, i: int) -> Batch:
     """A batch with which the update meets no pre-activation within `KINK_MARGIN` of zero."""
-    leaky_relu_ = torch.nn.functional.leaky_relu_
     while True:
-        nearest = []
+        nearest: list[float] = []
 
-        def record(x: Any, slope: float, nearest: list[float] = nearest) -> Any:
-            nearest.append(float(x.detach().abs().min()))
-            return leaky_relu_(x, slope)
+        def record(_: Any, inputs: Any, nearest: list[float] = nearest) -> None:
+            nearest.append(float(inputs[0].detach().abs().min()))
 
+        probe = copy.deepcopy(reference)
+        for name in (*NETWORKS, "target_critic"):
+            for module in getattr(probe, name).modules():
+                if isinstance(module, torch.nn.LeakyReLU):
+                    module.register_forward_pre_hook(record)
         batch = draw_batch(rng)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(torch_reference.functional, "leaky_relu_", record)
-            copy.deepcopy(reference).update(to_torch_batch(batch), noise, i)
+        probe.update(to_torch_batch(batch), noise, i)
         if min(nearest) > KINK_MARGIN:
             return batch
 
@@ -167,9 +180,8 @@ def compare(
         assert error <= TOLERANCE * abs(expected), f"loss {name}: {error} of {expected}"
     for name in NETWORKS:
         moment = getattr(state, f"{name}_optimiser")[0].mu["params"]
-        for layer, leaf, tensor in by_layer(getattr(reference, name), "grad"):
-            expected = tensor.numpy()
-            found = (np.asarray(moment[layer][leaf]) / np.float32(0.1)).reshape(expected.shape)
+        for layer, leaf, expected in by_layer(getattr(reference, name), lambda p: p.grad):
+            found = np.asarray(moment[layer][leaf]) / np.float32(0.1)
             if (name, layer, leaf) == ("critic", "output", "bias"):
                 assert not found.any(), f"gradient {name} {layer} {leaf}: {found}"
                 assert not expected.any(), f"gradient {name} {layer} {leaf}: {expected}"
@@ -194,8 +206,7 @@ def compare_parameters(
         before = getattr(first, f"{name}_params")["params"]
         after = getattr(state, f"{name}_params")["params"]
         moved = error = 0.0
-        for layer, leaf, tensor in by_layer(getattr(reference, name), "data"):
-            expected = tensor.numpy().reshape(before[layer][leaf].shape)
+        for layer, leaf, expected in by_layer(getattr(reference, name), lambda p: p.data):
             moved += np.sum((expected - np.asarray(before[layer][leaf])) ** 2)
             error += np.sum((expected - np.asarray(after[layer][leaf])) ** 2)
         assert error <= PARAMETER_TOLERANCE**2 * moved, f"{name}: {error**0.5} of {moved**0.5}"
@@ -232,7 +243,7 @@ class CriticLossMovesValue(torch_reference.APPO):
         self.critic_optimizer = torch_reference.adam(parameters, 3e-4)
 
     def next_values(self, observations: Any) -> Any:
-        return self.value.member(0, observations).squeeze(1)
+        return self.value(observations).squeeze(1)
 
 
 class TargetLast(torch_reference.APPO):
@@ -258,8 +269,8 @@ class TargetsBeforeTheirCritics(torch_reference.APPO):
 
 class ValueOfOneCritic(torch_reference.APPO):
     def value_loss(self, observations: Any, policy_input: Any) -> Any:
-        target = self.target_critic.member(0, policy_input).detach()
-        return torch.nn.functional.mse_loss(self.value.member(0, observations), target)
+        target = self.target_critic[0](policy_input).detach()
+        return torch.nn.functional.mse_loss(self.value(observations), target)
 
 
 class ActorSeesOldCritics(torch_reference.APPO):
