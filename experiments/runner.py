@@ -185,10 +185,12 @@ class _Loop:
         return update % experiment.eval_interval == 0 or update == experiment.num_updates
 
     def _train_chunk(self) -> None:
-        interval, chunk = self._experiment.eval_interval, self._local.chunk_updates
-        since = self._update % interval  # chunks begin anew there: two sizes, two programs, suffice
-        size = min(chunk - since % chunk, interval - since)
-        size = min(size, self._experiment.num_updates - self._update)
+        # Chunks begin anew at an evaluation: two sizes, so two programs, suffice.
+        to_evaluation = (
+            self._experiment.eval_interval - self._update % self._experiment.eval_interval
+        )
+        to_end = self._experiment.num_updates - self._update
+        size = min(self._local.chunk_updates, to_evaluation, to_end)
         program = self._program(size)
         began = time.perf_counter()
         self._states, metrics = program(self._states, self._keys, self._store, self._views)

@@ -271,6 +271,25 @@ def test_signal_while_it_waits_for_an_evaluation(
     assert result(tmp_path) == result(uninterrupted.workdir)
 
 
+def test_keeps_what_an_evaluation_still_needs(
+    uninterrupted: Uninterrupted,
+    start: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = tmp_path / "checkpoints" / "policy"
+    for update in (25, 30, 35):  # each time before the evaluation at 20 is over
+        with monkeypatch.context() as patch:
+            patch.setattr(MadeUp, "looks", 10**9)
+            _signal_at(patch, update, signal.SIGINT)
+            with pytest.raises(runner.Stopped):
+                start(tmp_path)
+    assert checkpoint.updates(folder) == [20, 25, 30, 35]
+    start(tmp_path)
+    assert result(tmp_path) == result(uninterrupted.workdir)
+    assert checkpoint.updates(folder) == [35, 40, 60]
+
+
 def _after(act: Callable[[], None]) -> Callable[..., None]:
     start_evaluation = runner._Loop._start_evaluation
 
