@@ -115,7 +115,10 @@ def obtain_preferences(experiment: Experiment, local: Local, dataset: Dataset) -
             experiment.tie_threshold,
             experiment.label_noise,
         )
-    preferences.save(labels, local.workdir / "preferences.jsonl")
+    copy = local.workdir / "preferences.jsonl"
+    # A person may keep the labels in the run's folder, under this very name.
+    if not (local.preferences and copy.exists() and copy.samefile(local.preferences)):
+        preferences.save(labels, copy)
     print(f"labels: {len(labels)} pairs, {labels.num_ties} of them ties")
     return labels
 

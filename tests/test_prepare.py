@@ -49,6 +49,12 @@ def test_labels_from_a_file(data_dir: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.labels, labels.labels)
     assert (tmp_path / "run" / "preferences.jsonl").read_text() == file.read_text()
     assert len(used("--num_feedback=5")[0]) == 5
+    own = tmp_path / "run" / "preferences.jsonl"
+    own.write_text(file.read_text() + "\n")
+    file = own
+    assert len(used("--num_feedback=5")[0]) == 5
+    assert own.read_text().endswith("\n\n")  # as its writer left it
+    file = tmp_path / "labels.jsonl"
     with pytest.raises(InputError, match=r"^--num_feedback=13: .*labels.jsonl holds 12 labels"):
         used("--num_feedback=13")
 
