@@ -1,9 +1,9 @@
 """Which reward learner feeds which policy learner."""
 
 import dataclasses
-from types import ModuleType
 
 from appo_jax import appo, reward_model
+from appo_jax.training import PolicyLearner, RewardLearner
 from appo_jax.types import InputError
 
 
@@ -11,8 +11,8 @@ from appo_jax.types import InputError
 class Algorithm:
     """A reward learner's module and a policy learner's module."""
 
-    reward_learner: ModuleType
-    policy_learner: ModuleType
+    reward_learner: RewardLearner
+    policy_learner: PolicyLearner
 
 
 ALGORITHMS = {"appo": Algorithm(reward_model, appo)}

@@ -7,7 +7,7 @@ which keeps each run bit-equal to itself alone.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 import jax
@@ -19,7 +19,11 @@ BatchRuns = Literal["map", "vmap"]
 
 
 class PolicyLearner(Protocol):
-    """What a policy learner's module offers to the loop."""
+    """What a policy learner's module offers."""
+
+    Config: Any
+    # (config, key, observation_dim, action_dim, and the swept numbers by name) to a fresh state.
+    init: Callable[..., Any]
 
     def sample(self, config: Any, key: jax.Array, store: Store, view: View) -> Any:
         """The data of one update."""
@@ -27,9 +31,27 @@ class PolicyLearner(Protocol):
     def update_step(self, config: Any, state: Any, batch: Any) -> tuple[Any, Metrics]:
         """One update."""
 
+    def act(self, config: Any, state: Any, observations: jax.Array) -> jax.Array:
+        """The policy's action, deterministic."""
+
+    def snapshot(self, state: Any) -> Any:
+        """The part of the state that `act` reads."""
+
 
 class RewardLearner(Protocol):
-    """What a reward learner's module offers to the loop."""
+    """What a reward learner's module offers."""
+
+    Config: Any
+
+    def init(
+        self,
+        config: Any,
+        key: jax.Array,
+        observation_dim: int,
+        action_dim: int,
+        num_pairs: int,
+    ) -> Any:
+        """A fresh state."""
 
     def num_updates(self, config: Any, num_pairs: int) -> int:
         """Updates of a whole fit."""
@@ -47,6 +69,11 @@ class RewardLearner(Protocol):
 def default_batch_runs() -> BatchRuns:
     """`map` on a CPU, where `vmap` gains nothing; `vmap` on an accelerator."""
     return "map" if jax.default_backend() == "cpu" else "vmap"
+
+
+def stack_runs(runs: Sequence[Any]) -> Any:
+    """States, views or keys of single runs, made one pytree with a leading runs axis."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *runs)
 
 
 def over_runs(function: Callable[..., Any], batch_runs: BatchRuns) -> Callable[..., Any]:

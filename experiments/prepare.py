@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.metadata
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -54,6 +55,7 @@ def check_config(experiment: Experiment, local: Local) -> dict[str, Any]:
 
 
 def obtain_dataset(experiment: Experiment, local: Local) -> Dataset:
+    """The run's data set, read, or collected and saved now. Raises InputError if it can't be."""
     spec = experiment.dataset
     if spec.source == "lire":
         folder = lire.folder_of(local.data_dir, experiment.task)
@@ -103,6 +105,7 @@ def check_dataset(dataset: Dataset, config: dict[str, Any], local: Local) -> Non
 
 
 def obtain_preferences(experiment: Experiment, local: Local, dataset: Dataset) -> Preferences:
+    """The run's labels, from its file or the scripted teacher; a copy goes to the run's folder."""
     if local.preferences:
         labels = preferences.load(local.preferences, dataset, experiment.segment_length)
         labels = labels.first(experiment.num_feedback)
@@ -124,22 +127,29 @@ def obtain_preferences(experiment: Experiment, local: Local, dataset: Dataset) -
 
 
 def learn_rewards(
-    experiment: Experiment,
+    runs: Sequence[Experiment],
     local: Local,
     dataset: Dataset,
-    labels: Preferences,
+    labels: Sequence[Preferences],
     store: Store,
     view: View,
     metrics: outputs.MetricsFile,
 ) -> View:
-    """The views `[runs]` with r_hat, from a reward model that is fitted now or was before."""
-    learner = registry.algorithm(experiment.algorithm).reward_learner
-    config = experiment.reward_model
-    key = purpose_key(experiment.seed, Purpose.REWARD_MODEL)
-    states = add_runs_axis(
-        learner.init(config, key, dataset.observation_dim, dataset.action_dim, len(labels))
+    """The views `[runs]` with r_hat, from reward models that are fitted now or were before.
+
+    The accuracy that is reported is the fitted model's, also where `--reward=shuffled` then
+    permutes its rewards over the transitions.
+    """
+    learner = registry.algorithm(runs[0].algorithm).reward_learner
+    config = runs[0].reward_model
+    dims = (dataset.observation_dim, dataset.action_dim)
+    states = training.stack_runs(
+        [
+            learner.init(config, purpose_key(run.seed, Purpose.REWARD_MODEL), *dims, len(own))
+            for run, own in zip(runs, labels, strict=True)
+        ]
     )
-    views = add_runs_axis(view)
+    views = training.stack_runs([view] * len(runs))
     batch_runs = training.default_batch_runs()
     folder = local.workdir / "checkpoints" / "reward"
     fitted = bool(checkpoint.updates(folder))
@@ -147,34 +157,32 @@ def learn_rewards(
         with signals.held():
             states = checkpoint.restore(folder, 0, states)[0]
     else:
-        print(f"reward model: fitting it to {len(labels)} labels ...", flush=True)
+        print(f"reward model: fitting it to {len(labels[0])} labels ...", flush=True)
         began = time.time()
-        pairs = add_runs_axis(labels.to_device(dataset))
+        pairs = training.stack_runs([own.to_device(dataset) for own in labels])
         states, fit_metrics = training.fit_reward(learner, config, states, store, pairs, batch_runs)
-        fit_metrics = {name: float(value[0]) for name, value in fit_metrics.items()}
+        fit_metrics = jax.device_get(fit_metrics)
     views = training.relabel(learner, config, states, store, views, batch_runs)
     if not fitted:
-        accuracy, count, ties = _fresh_accuracy(experiment, dataset, np.asarray(views.rewards[0]))
-        print(
-            f"reward model: fitted in {time.time() - began:.0f} s, right on "
-            f"{'no pair' if accuracy is None else f'{100 * accuracy:.1f} %'} of {count} fresh "
-            f"pairs ({ties} ties left out)"
-        )
-        fit_metrics |= {"reward/fresh_pairs": count, "reward/fresh_ties": ties}
-        if accuracy is not None:
-            fit_metrics["reward/accuracy"] = accuracy
+        print(f"reward model: fitted in {time.time() - began:.0f} s")
         metrics.keep(lambda row: False)
-        metrics.append(0, 0, "reward", fit_metrics)
+        for index, run in enumerate(runs):
+            row = {name: float(values[index]) for name, values in fit_metrics.items()}
+            row |= _fresh_accuracy(run, dataset, np.asarray(views.rewards[index]))
+            metrics.append(index, 0, "reward", row)
         with signals.held():
             checkpoint.save(folder, 0, states, {"config": dataclasses.asdict(config)})
-    if experiment.reward == "shuffled":
-        views = views.replace(rewards=add_runs_axis(_shuffled(experiment, dataset, views)))
+    if runs[0].reward == "shuffled":
+        rewards = [
+            _shuffled(run, dataset, own) for run, own in zip(runs, views.rewards, strict=True)
+        ]
+        views = views.replace(rewards=jnp.stack(rewards))
     return views
 
 
 def _fresh_accuracy(
     experiment: Experiment, dataset: Dataset, rewards: np.ndarray
-) -> tuple[float | None, int, int]:
+) -> dict[str, float]:
     fresh = preferences.scripted(
         dataset,
         experiment.seed,
@@ -184,17 +192,16 @@ def _fresh_accuracy(
         purpose=Purpose.FRESH_LABELS,
     )
     accuracy, count = preferences.accuracy(fresh, dataset, rewards)
-    return accuracy, count, fresh.num_ties
+    print(
+        f"reward model: right on {'no pair' if accuracy is None else f'{100 * accuracy:.1f} %'} of "
+        f"{count} fresh pairs ({fresh.num_ties} ties left out)"
+    )
+    found = {"reward/fresh_pairs": float(count), "reward/fresh_ties": float(fresh.num_ties)}
+    return found if accuracy is None else found | {"reward/accuracy": accuracy}
 
 
-def _shuffled(experiment: Experiment, dataset: Dataset, views: View) -> jax.Array:
-    """The rewards of the first run, permuted over the transitions: the control without a signal."""
+def _shuffled(experiment: Experiment, dataset: Dataset, rewards: jax.Array) -> jax.Array:
+    """Rewards `[rows]`, permuted over the transitions: the control without a signal."""
     rows = jnp.asarray(dataset.transition_rows())
     key = purpose_key(experiment.seed, Purpose.SHUFFLED_REWARDS)
-    rewards = views.rewards[0]
     return rewards.at[rows].set(rewards[jax.random.permutation(key, rows)])
-
-
-def add_runs_axis(tree: Any) -> Any:
-    """One run as a grid of one."""
-    return jax.tree.map(lambda leaf: leaf[None], tree)

@@ -7,6 +7,7 @@ behind it, and evaluates again what has no row yet; a checkpoint is kept until i
 
 import signal
 import time
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from typing import Any
 
@@ -53,16 +54,17 @@ def run(experiment: Experiment, local: Local) -> dict[str, Any]:
         labels = prepare.obtain_preferences(experiment, local, dataset)
         store, view = datasets.to_device(dataset, experiment.segment_length)
         metrics = outputs.MetricsFile(local.workdir / "metrics.csv")
-        views = prepare.learn_rewards(experiment, local, dataset, labels, store, view, metrics)
+        runs = [experiment]  # one for each row of the runs axis
+        views = prepare.learn_rewards(runs, local, dataset, [labels], store, view, metrics)
         with workers.pool(local.num_workers) as pool:
-            loop = _Loop(experiment, local, dataset, store, views, metrics, pool, started)
+            loop = _Loop(runs, local, dataset, store, views, metrics, pool, started)
             try:
                 loop.train()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
         with signals.held():
-            return summary.write(experiment, local, dataset.id, metrics, loop.clock)
+            return summary.write(runs, local, dataset.id, metrics, loop.clock)
 
 
 def _finished(experiment: Experiment, local: Local) -> dict[str, Any] | None:
@@ -86,7 +88,7 @@ class _Loop:
 
     def __init__(
         self,
-        experiment: Experiment,
+        runs: Sequence[Experiment],
         local: Local,
         dataset: Dataset,
         store: Store,
@@ -95,21 +97,22 @@ class _Loop:
         pool: Executor,
         started: float,
     ):
-        self._experiment, self._local, self._metrics, self._pool = experiment, local, metrics, pool
-        self._learner = registry.algorithm(experiment.algorithm).policy_learner
+        self._runs, self._local, self._metrics, self._pool = runs, local, metrics, pool
+        self._experiment = runs[0]  # for what all rows share
+        self._learner = registry.algorithm(self._experiment.algorithm).policy_learner
         self._normaliser = dataset.normaliser()
         self._store, self._views = store, views
-        self._keys = prepare.add_runs_axis(purpose_key(experiment.seed, Purpose.BATCHES))
+        self._keys = training.stack_runs([purpose_key(run.seed, Purpose.BATCHES) for run in runs])
         self._folder = local.workdir / "checkpoints" / "policy"
         self._dims = (dataset.observation_dim, dataset.action_dim)
         self._dataset_digest = dataset.digest()
         self._programs: dict[int, Any] = {}
-        self._pending: tuple[int, evaluation.PendingEvaluation] | None = None
+        self._pending: tuple[int, list[evaluation.PendingEvaluation]] | None = None
         self._stop: signal.Signals | None = None
         self._started = started
         self.clock = {"train_seconds": 0.0, "timed_updates": 0, "wall_seconds": 0.0}
         self._states, self._update = self._restore_or_init()
-        self._progress = Progress(self._update, experiment.num_updates)
+        self._progress = Progress(self._update, self._experiment.num_updates)
 
     def train(self) -> None:
         """Train up to the last update and evaluate it. Raises Stopped after a signal."""
@@ -145,18 +148,19 @@ class _Loop:
             raise Stopped(self._stop, self._update)
 
     def _restore_or_init(self) -> tuple[Any, int]:
-        experiment = self._experiment
-        key = purpose_key(experiment.seed, Purpose.POLICY)
         init = jax.jit(self._learner.init, static_argnums=(0, 2, 3))  # one program, not dozens
-        states = prepare.add_runs_axis(
-            init(
-                experiment.policy,
-                key,
-                *self._dims,
-                lam=experiment.lam,
-                discount=experiment.discount,
-                tau=experiment.tau,
-            )
+        states = training.stack_runs(
+            [
+                init(
+                    run.policy,
+                    purpose_key(run.seed, Purpose.POLICY),
+                    *self._dims,
+                    lam=run.lam,
+                    discount=run.discount,
+                    tau=run.tau,
+                )
+                for run in self._runs
+            ]
         )
         saved = checkpoint.updates(self._folder)
         if not saved:
@@ -185,7 +189,7 @@ class _Loop:
         return update % experiment.eval_interval == 0 or update == experiment.num_updates
 
     def _train_chunk(self) -> None:
-        # Chunks begin anew at an evaluation: two sizes, so two programs, suffice.
+        # Chunks begin anew at an evaluation, so that few sizes, each a program, occur.
         to_evaluation = (
             self._experiment.eval_interval - self._update % self._experiment.eval_interval
         )
@@ -195,11 +199,13 @@ class _Loop:
         began = time.perf_counter()
         self._states, metrics = program(self._states, self._keys, self._store, self._views)
         self._wait_for_device(metrics)
-        metrics = {name: float(value[0]) for name, value in metrics.items()}
+        metrics = jax.device_get(metrics)
         self.clock["train_seconds"] += time.perf_counter() - began
         self.clock["timed_updates"] += size
         self._update += size
-        self._metrics.append(0, self._update, "train", metrics)
+        for run in range(len(self._runs)):
+            row = {name: float(values[run]) for name, values in metrics.items()}
+            self._metrics.append(run, self._update, "train", row)
         self._progress.advance(size)
 
     def _wait_for_device(self, arrays: Any) -> None:
@@ -259,21 +265,18 @@ class _Loop:
         self._started = now
 
     def _start_evaluation(self, update: int, states: Any) -> None:
-        experiment = self._experiment
-        state = jax.tree.map(lambda leaf: np.asarray(leaf[0]), self._learner.snapshot(states))
-        policy = evaluation.Policy(experiment.algorithm, experiment.policy, state, self._normaliser)
-        pending = evaluation.start(
-            self._pool,
-            policy,
-            experiment.task,
-            experiment.seed,
-            update,
-            experiment.eval_episodes,
-        )
+        snapshots = jax.device_get(self._learner.snapshot(states))
+        pending = []
+        for index, run in enumerate(self._runs):
+            state = jax.tree.map(lambda leaf, index=index: leaf[index], snapshots)
+            policy = evaluation.Policy(run.algorithm, run.policy, state, self._normaliser)
+            pending.append(
+                evaluation.start(self._pool, policy, run.task, run.seed, update, run.eval_episodes)
+            )
         self._pending = (update, pending)
 
     def _collect_evaluation(self, wait: bool) -> None:
-        """Write down the evaluation under way if it is over, or with `wait` as soon as it is.
+        """Write down the evaluations under way if they are over; with `wait`, wait for that.
 
         Asked to stop, it doesn't wait.
         """
@@ -281,19 +284,19 @@ class _Loop:
             return
         update, pending = self._pending
         began = time.monotonic()
-        while wait and not pending.done() and not self._stop:
+        while wait and not self._stop and not all(one.done() for one in pending):
             time.sleep(0.02)
-        if not pending.done():
+        if not all(one.done() for one in pending):
             return
         waited = time.monotonic() - began
         if waited > 1 and self._update < self._experiment.num_updates:
             self._progress.say(
                 f"training waited {waited:.1f} s for the evaluation at update {update:,}"
             )
-        rows = pending.result().metrics()
-        self._metrics.append(0, update, "eval", rows)
+        for run, one in enumerate(pending):
+            self._metrics.append(run, update, "eval", one.result().metrics())
         self._pending = None
-        self._progress.evaluated(update, rows["eval/success_rate"])
+        self._progress.evaluated(update, self._success_rates()[update])
 
     def _evaluate_missing(self) -> None:
         """Evaluate again what was under way when the run was stopped."""
@@ -306,10 +309,23 @@ class _Loop:
                 self._stop_if_asked()
                 self._start_evaluation(update, arrays["states"])
 
-    def _evaluated(self) -> dict[int, float]:
-        return self._metrics.values(0, "eval", LAST_ROW_OF_EVALUATION)
+    def _evaluated(self) -> set[int]:
+        """The updates whose evaluation is on disk, for all runs."""
+        return set.intersection(
+            *(
+                set(self._metrics.values(run, "eval", LAST_ROW_OF_EVALUATION))
+                for run in range(len(self._runs))
+            )
+        )
+
+    def _success_rates(self) -> dict[int, float]:
+        """The mean over runs at each update."""
+        rates = [
+            self._metrics.values(run, "eval", "eval/success_rate") for run in range(len(self._runs))
+        ]
+        return {update: float(np.mean([rate[update] for rate in rates])) for update in rates[-1]}
 
     def _show_latest(self) -> None:
-        rates = self._metrics.values(0, "eval", "eval/success_rate")
+        rates = self._success_rates()
         if rates:
             self._progress.show(*list(rates.items())[-1])

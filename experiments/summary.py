@@ -1,6 +1,6 @@
 """What a finished run leaves for people and for tables: summary.json and the learning curve."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,27 +12,45 @@ LAST_EVALUATIONS = 5  # whose mean is the result, as in the paper
 
 
 def write(
-    experiment: Experiment,
+    runs: Sequence[Experiment],
     local: Local,
     dataset_id: str,
     metrics: outputs.MetricsFile,
     clock: Mapping[str, float],
 ) -> dict[str, Any]:
-    """Write summary.json and learning_curve.png of a finished run; returns the former's content."""
-    rates = metrics.values(0, "eval", "eval/success_rate")
-    at_end = metrics.values(0, "eval", "eval/success_rate_at_end")
-    returns = metrics.values(0, "eval", "eval/return")
+    """Write summary.json and learning_curve.png of finished runs; returns the former's content."""
+    entries = [_entry(index, run, dataset_id, metrics, clock) for index, run in enumerate(runs)]
+    curves = {
+        f"seed {run.seed}, lambda {run.lam:g}": metrics.values(index, "eval", "eval/success_rate")
+        for index, run in enumerate(runs)
+    }
+    title = f"{runs[0].algorithm} on {runs[0].task}, {runs[0].num_feedback} labels"
+    outputs.plot(local.workdir / "learning_curve.png", title, curves)
+    summary = {"runs": entries}
+    outputs.write_json(local.workdir / "summary.json", summary)
+    return summary
+
+
+def _entry(
+    index: int,
+    run: Experiment,
+    dataset_id: str,
+    metrics: outputs.MetricsFile,
+    clock: Mapping[str, float],
+) -> dict[str, Any]:
+    rates = metrics.values(index, "eval", "eval/success_rate")
+    at_end = metrics.values(index, "eval", "eval/success_rate_at_end")
+    returns = metrics.values(index, "eval", "eval/return")
     last = list(rates.values())[-LAST_EVALUATIONS:]
-    accuracy = metrics.values(0, "reward", "reward/accuracy")
-    entry = {
-        "algorithm": experiment.algorithm,
-        "task": experiment.task,
+    return {
+        "algorithm": run.algorithm,
+        "task": run.task,
         "dataset": dataset_id,
-        "reward": experiment.reward,
-        "seed": experiment.seed,
-        "lam": experiment.lam,
-        "num_feedback": experiment.num_feedback,
-        "num_updates": experiment.num_updates,
+        "reward": run.reward,
+        "seed": run.seed,
+        "lam": run.lam,
+        "num_feedback": run.num_feedback,
+        "num_updates": run.num_updates,
         "success_rate": float(np.mean(last)),
         "num_evaluations_averaged": len(last),
         "success_rates": [
@@ -44,14 +62,9 @@ def write(
             }
             for update, rate in rates.items()
         ],
-        "reward_accuracy": accuracy.get(0),
-        "reward_accuracy_pairs": int(metrics.values(0, "reward", "reward/fresh_pairs")[0]),
+        # None where every fresh pair was a tie.
+        "reward_accuracy": metrics.values(index, "reward", "reward/accuracy").get(0),
+        "reward_accuracy_pairs": int(metrics.values(index, "reward", "reward/fresh_pairs")[0]),
         "updates_per_second": clock["timed_updates"] / clock["train_seconds"],
         "wall_seconds": clock["wall_seconds"],
     }
-    summary = {"runs": [entry]}
-    title = f"{experiment.algorithm} on {experiment.task}, {experiment.num_feedback} labels"
-    label = f"seed {experiment.seed}, lambda {experiment.lam:g}"
-    outputs.plot(local.workdir / "learning_curve.png", title, {label: rates})
-    outputs.write_json(local.workdir / "summary.json", summary)
-    return summary
