@@ -9,6 +9,7 @@ import hashlib
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -263,10 +264,12 @@ def test_signal_while_it_waits_for_an_evaluation(
 ) -> None:
     timer = threading.Timer(0.5, signal.raise_signal, [signal.SIGINT])
     with monkeypatch.context() as patch:
-        patch.setattr(MadeUp, "looks", 10**9)
+        patch.setattr(MadeUp, "looks", 1000)  # 20 s
         patch.setattr(runner._Loop, "_start_evaluation", _after(timer.start))
+        began = time.monotonic()
         with pytest.raises(runner.Stopped, match="at update 40"):
             start(tmp_path)
+    assert time.monotonic() - began < 15
     start(tmp_path)
     assert result(tmp_path) == result(uninterrupted.workdir)
 
