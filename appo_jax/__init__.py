@@ -3,5 +3,3 @@
 The public modules are imported by name, `from appo_jax import appo`, so that each brings in only
 what it needs.
 """
-
-__all__ = ["appo", "losses", "networks", "reward_model", "training", "types"]

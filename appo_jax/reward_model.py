@@ -133,7 +133,7 @@ def update_step(config: Config, state: TrainState, batch: Batch) -> tuple[TrainS
     params = jax.tree.map(lambda leaf, update: leaf - learning_rate * update, state.params, updates)
     state = state.replace(params=params, optimiser=optimiser, step=state.step + 1)
     strict = batch.weights * (batch.labels != 0.5)
-    correct = (scores[..., 1] > scores[..., 0]) == (batch.labels > 0.5)
+    correct = jnp.sign(scores[..., 1] - scores[..., 0]) == jnp.sign(batch.labels - 0.5)
     return state, {
         "reward/loss": loss_values.mean(),
         "reward/train_accuracy": (correct * strict).sum() / jnp.maximum(strict.sum(), 1),

@@ -24,7 +24,7 @@ from absl import app, flags
 from appo_jax import appo, training
 from appo_jax.data import dataset
 from appo_jax.types import Store, View
-from experiments.collect import available_cores, parse_flags
+from experiments.cli import available_cores, parse_flags
 
 Row = dict[str, Any]
 Block = Callable[[], None]
@@ -89,7 +89,7 @@ def jax_block(store: Store, view: View, num_updates: int) -> Block:
     def block() -> None:
         nonlocal states
         states, metrics = training.train_chunk(
-            appo, CONFIG, num_updates, states, keys, store, views
+            appo, CONFIG, num_updates, states, keys, store, views, training.default_batch_runs()
         )
         jax.block_until_ready((states, metrics))
 

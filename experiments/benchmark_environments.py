@@ -20,7 +20,8 @@ from appo_jax import workers
 from appo_jax.collect import scripted
 from appo_jax.envs import meta_world
 from appo_jax.types import InputError
-from experiments import collect
+from experiments.cli import available_cores, parse_flags
+from experiments.collect import check_flags
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,9 +122,7 @@ def main(_: Sequence[str]) -> None:
     """Measure and print the table."""
     values = flags.FLAGS
     try:
-        task, size = collect.check_flags(
-            values.task, scripted.RECIPE, values.size, 0, values.num_workers
-        )
+        task, size = check_flags(values.task, scripted.RECIPE, values.size, 0, values.num_workers)
         if values.rounds < 1:
             raise InputError(f"flag --rounds: {values.rounds}, expected at least 1")
     except InputError as error:
@@ -137,5 +136,5 @@ if __name__ == "__main__":
     flags.DEFINE_string("task", None, "Meta-World task, e.g. sweep")
     flags.DEFINE_integer("size", 12_000, "transitions of a round, a multiple of 500")
     flags.DEFINE_integer("rounds", 3, "rounds, at least 1")
-    flags.DEFINE_integer("num_workers", collect.available_cores(), "processes, at least 1")
-    app.run(main, flags_parser=collect.parse_flags)
+    flags.DEFINE_integer("num_workers", available_cores(), "processes, at least 1")
+    app.run(main, flags_parser=parse_flags)

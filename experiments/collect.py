@@ -1,7 +1,5 @@
 """Collect a data set and save it: `python -m experiments.collect --task=sweep --seed=0`."""
 
-import os
-import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +14,7 @@ from appo_jax.data import minari_io
 from appo_jax.data.dataset import Dataset
 from appo_jax.envs import meta_world
 from appo_jax.types import InputError
+from experiments.cli import available_cores, parse_flags
 
 _Value = TypeVar("_Value")
 _Result = TypeVar("_Result")
@@ -31,28 +30,6 @@ def define_flags() -> None:
     flags.DEFINE_integer("seed", 0, "data seed, 0 or more")
     flags.DEFINE_string("data_dir", None, "folder of the data sets; default: Minari's")
     flags.DEFINE_integer("num_workers", available_cores(), "processes, at least 1")
-
-
-def available_cores() -> int:
-    """Cores that this process may use; fewer than the machine's under taskset or in a container."""
-    if hasattr(os, "sched_getaffinity"):  # Linux alone has it
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def parse_flags(argv: Sequence[str]) -> list[str]:
-    """Parse flags; a bad one ends the process with one sentence that says what was expected."""
-    try:
-        rest = flags.FLAGS(argv)
-    except flags.Error as error:
-        named = re.match(r"flag --(\w+)=", str(error))
-        expected = f", expected: {flags.FLAGS[named.group(1)].help}" if named else ""
-        sys.exit(f"{error}{expected}")
-    if rest[1:]:
-        sys.exit(
-            f"found {' '.join(rest[1:])!r} after the flags, expected flags only (--task=sweep)"
-        )
-    return rest
 
 
 def check_flags(
@@ -96,6 +73,8 @@ def collect_and_save(
     minari_io.check_writable(id, data_dir)
     with _Progress(f"{task} {recipe}", size) as progress:
         dataset = scripted.collect(task, size, seed, num_workers, progress)
+    if minari_io.exists(id, data_dir):  # another process was faster: same seed, same data
+        return minari_io.load(id, data_dir)
     minari_io.save(dataset, data_dir, f"{recipe} data of {task}, {size} transitions, seed {seed}")
     return dataset
 

@@ -98,11 +98,12 @@ def resolve_dataset(
         if found:
             return found
         if requested == "medium-replay":
+            collected = _id(task, "medium-replay", size, data_seed)
             raise InputError(
-                f"--dataset=medium-replay: {data_dir} holds neither a folder {task} (or "
-                f"{task.removesuffix('3')}2) of LiRE replay buffers nor "
-                f"{_id(task, 'medium-replay', size, data_seed)}; put the buffers there or use "
-                "--dataset=medium-expert, which is collected on the spot"
+                f"--dataset=medium-replay: {data_dir} holds no folder {task} (or "
+                f"{task.removesuffix('3')}2) of LiRE replay buffers"
+                f"{f' and no data set {collected}' if collected else ''}; put the buffers there or "
+                "use --dataset=medium-expert, which is collected on the spot"
             )
     if requested in ("auto", "medium-expert"):
         return _medium_expert(requested, task, size, data_seed, data_dir)

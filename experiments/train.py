@@ -19,7 +19,7 @@ from appo_jax.data.preferences import count_labels
 from appo_jax.envs import meta_world
 from appo_jax.types import InputError
 from experiments import runner
-from experiments.collect import available_cores, parse_flags
+from experiments.cli import available_cores, parse_flags
 from experiments.config import COLLECTED_SIZE, Experiment, Local, file_digest, resolve_dataset
 
 TIE_THRESHOLD = 12.5  # Meta-World's true rewards go to 10 a step
@@ -28,7 +28,7 @@ REWARDS = ("learned", "shuffled")
 _PAPER_SIZES = ", ".join(
     f"{task.removesuffix('-v3')} {meta_world.paper_size(task):,}" for task in meta_world.PAPER_TASKS
 )
-# The networks' and optimisers' settings: a flag for each field, the paper's value as default.
+# The networks' and optimisers' settings: a flag for each field, its default as in the config.
 _POLICY_FLAGS = {
     "hidden_layers": "hidden layers of APPO's critics, value and actor",
     "hidden_dim": "units of each hidden layer of APPO's networks",
@@ -89,7 +89,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
         "dataset_size",
         None,
         f"transitions; default: {COLLECTED_SIZE:,} for what is collected on the spot, the paper's "
-        f"size for medium-replay ({_PAPER_SIZES})",
+        f"size for medium-replay (of three buffers: {_PAPER_SIZES})",
     )
     integer("data_seed", 0, "seed of the data that are collected")
     integer("num_feedback", 1000, "labelled pairs; all of --preferences by default")

@@ -135,7 +135,7 @@ def test_unknown_set(tmp_path: Path, numbered: Any) -> None:
     minari_io.save(numbered(id="mine/tiny-v0"), tmp_path)
     with pytest.raises(InputError, match=r"--dataset=nothing: expected auto, .*there: mine/tiny"):
         resolve(tmp_path, "nothing")
-    with pytest.raises(InputError, match=r"--dataset=medium-replay: .* holds neither a folder"):
+    with pytest.raises(InputError, match=r"--dataset=medium-replay: .* holds no folder"):
         resolve(tmp_path, "medium-replay")
 
 

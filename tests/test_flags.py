@@ -71,7 +71,7 @@ def test_bad_values(bad: str, data_dir: Path) -> None:
 def test_bad_values_without_data(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^--task is missing, expected a Meta-World task"):
         parse(f"--data_dir={tmp_path}")
-    with pytest.raises(InputError, match=r"^--dataset=medium-replay: .* holds neither"):
+    with pytest.raises(InputError, match=r"^--dataset=medium-replay: .* holds no folder"):
         parse("--task=sweep", f"--data_dir={tmp_path}", "--dataset=medium-replay")
     with pytest.raises(InputError, match=r"^--dataset_size=501: expected a multiple of 500"):
         parse("--task=sweep", f"--data_dir={tmp_path}", "--dataset_size=501")

@@ -147,6 +147,7 @@ def _not_found(dataset_id: str, data_dir: str | os.PathLike[str] | None) -> str:
 
 
 def _check_id(dataset_id: str) -> None:
+    _minari()
     from minari.dataset.minari_dataset import parse_dataset_id
 
     try:
