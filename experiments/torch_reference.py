@@ -131,28 +131,27 @@ class APPO:
         return raw.tanh(), (gaussian - log_slope).sum(dim=1)
 
     def next_values(self, observations: Tensor) -> Tensor:
-        """V as a constant: ``[N, observation_dim]`` to ``[N]``."""
+        """V as a constant: ``[..., observation_dim]`` to ``[...]``."""
         with torch.no_grad():
-            return self.value(observations).squeeze(1)
+            return self.value(observations).squeeze(-1)
 
     def critic_loss(self, batch: Batch, policy_input: Tensor) -> Tensor:
         """Sum over i of ``lam L_adv + E``; ``policy_input`` holds s and pi(s), ``[B, ...]``."""
-        pairs, _, steps, _ = batch.segment_actions.shape
         data_input = torch.cat([batch.observations, batch.actions], dim=1)
-        states = batch.segment_observations[:, :, :-1]
-        segment_input = torch.cat([states, batch.segment_actions], dim=3).flatten(0, 2)
-        inputs = [policy_input, data_input, segment_input]
-        next_states = batch.segment_observations[:, :, 1:].flatten(0, 2)
-        v = self.next_values(next_states).view(pairs, 2, steps)
+        states, next_states = (
+            batch.segment_observations[:, :, :-1],
+            batch.segment_observations[:, :, 1:],
+        )
+        segment_input = torch.cat([states, batch.segment_actions], dim=3)
+        v = self.next_values(next_states)
         target = self.discount * (1 - batch.segment_terminations) * v + batch.segment_rewards
 
         loss = torch.zeros(())
         for critic in self.critic:
-            q = critic(torch.cat(inputs)).squeeze(1)
-            q_policy, q_data, q_segment = q.split([len(x) for x in inputs])
-            errors = (q_segment.view(pairs, 2, steps) - target).sum(dim=2)
+            adversarial = (critic(policy_input) - critic(data_input)).mean()
+            errors = (critic(segment_input).squeeze(3) - target).sum(dim=2)
             evaluation = (errors[:, 0] - errors[:, 1]).abs().mean()
-            loss = loss + self.lam * (q_policy - q_data).mean() + evaluation
+            loss = loss + self.lam * adversarial + evaluation
         return loss
 
     @torch.no_grad()

@@ -243,7 +243,7 @@ class CriticLossMovesValue(torch_reference.APPO):
         self.critic_optimizer = torch_reference.adam(parameters, 3e-4)
 
     def next_values(self, observations: Any) -> Any:
-        return self.value(observations).squeeze(1)
+        return self.value(observations).squeeze(-1)
 
 
 class TargetLast(torch_reference.APPO):
