@@ -1,4 +1,4 @@
-"""The loops, written once for every learner: scan over updates, one more axis for many runs.
+"""The loops, written once for every learner: over updates, and over one more axis for many runs.
 
 Every array of a state, a view or a set of labelled pairs has a leading `runs` axis here; the store
 has none, all runs share it. `batch_runs` says how the axis is worked off: "vmap" trains the runs
@@ -110,14 +110,17 @@ def train_chunk(
             batch = learner.sample(config, jax.random.fold_in(key, state.step), store, view)
             return learner.update_step(config, state, batch)
 
-        def body(carry: tuple[Any, Metrics], _: None) -> tuple[tuple[Any, Metrics], None]:
+        def body(_: jax.Array, carry: tuple[Any, Metrics]) -> tuple[Any, Metrics]:
             state, totals = carry
             state, metrics = update(state)
-            return (state, jax.tree.map(jnp.add, totals, metrics)), None
+            return state, jax.tree.map(jnp.add, totals, metrics)
 
         # Sums in the carry: stacking a row of metrics for every update would cost memory traffic.
         zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(update, state)[1])
-        (state, totals), _ = jax.lax.scan(body, (state, zeros), length=num_updates)
+        # Behind the barrier the compiler doesn't know the length: it would inline a loop of one
+        # update, which rounds differently, and the results would depend on the cut into chunks.
+        length = jax.lax.optimization_barrier(jnp.int32(num_updates))
+        state, totals = jax.lax.fori_loop(0, length, body, (state, zeros))
         return state, jax.tree.map(lambda total: total / num_updates, totals)
 
     return over_runs(one_run, batch_runs)(states, keys, views)

@@ -92,7 +92,9 @@ def test_a_chunk_equals_single_updates() -> None:
 
 
 def test_parameters_do_not_depend_on_the_cut_into_chunks() -> None:
-    assert_equal(train(6)[0], train(2, chunks=3)[0])
+    whole = train(6)[0]
+    assert_equal(whole, train(2, chunks=3)[0])
+    assert_equal(whole, train(1, chunks=6)[0])
 
 
 def test_under_map_a_run_is_bit_equal_to_itself_alone() -> None:
