@@ -81,10 +81,10 @@ def random_store() -> tuple[Store, View]:
 
 def jax_block(store: Store, view: View, num_updates: int) -> Block:
     """A call makes `num_updates` updates of one run, scanned as in training."""
-    views = jax.tree.map(lambda leaf: leaf[None], view)
-    keys = jax.random.key(1)[None]
+    views = training.stack_runs([view])
+    keys = training.stack_runs([jax.random.key(1)])
     state = appo.init(CONFIG, jax.random.key(0), OBSERVATION_DIM, ACTION_DIM)
-    states = jax.tree.map(lambda leaf: leaf[None], state)
+    states = training.stack_runs([state])
 
     def block() -> None:
         nonlocal states

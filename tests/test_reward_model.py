@@ -30,10 +30,6 @@ def planted_dataset(num_episodes: int = 20, steps: int = 60) -> Dataset:
     return from_episodes(episodes, "planted")
 
 
-def one_run(tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: leaf[None], tree)
-
-
 def test_parameter_count_is_lires() -> None:
     state = reward_model.init(reward_model.Config(), jax.random.key(0), 39, 4, 500)
     # 43 -> 128 -> 128 -> 1: 43*128 + 128 + 128*128 + 128 + 128 + 1 = 22,273 for each of three.
@@ -157,13 +153,13 @@ def test_a_planted_reward_is_recovered_from_labels() -> None:
     fresh = preferences.scripted(dataset, 0, 500, 10, 0.0, purpose=Purpose.FRESH_LABELS)
     config = reward_model.Config(hidden_dim=32, num_epochs=60, batch_size=64)
     store, view = to_device(dataset, 10)
-    states = one_run(reward_model.init(config, jax.random.key(0), 3, 1, 300))
+    states = training.stack_runs([reward_model.init(config, jax.random.key(0), 3, 1, 300)])
     before = reward_model.relabel(config, jax.tree.map(lambda x: x[0], states), store, view)
     states, metrics = training.fit_reward(
-        reward_model, config, states, store, one_run(labels.to_device(dataset))
+        reward_model, config, states, store, training.stack_runs([labels.to_device(dataset)])
     )
     assert states.step.tolist() == [reward_model.num_updates(config, 300)] == [60 * 5]
-    views = training.relabel(reward_model, config, states, store, one_run(view))
+    views = training.relabel(reward_model, config, states, store, training.stack_runs([view]))
     assert metrics["reward/train_accuracy"][0] > 0.95
     accuracy, count = preferences.accuracy(fresh, dataset, np.asarray(views.rewards[0]))
     assert count == 500
