@@ -35,11 +35,15 @@ def environment(**variables: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
+# Ctrl-C and schedulers signal the whole process group; the parent decides what becomes of workers.
+_IGNORED = (signal.SIGINT, signal.SIGTERM)
+
+
 @contextlib.contextmanager
 def _without_interrupts() -> Iterator[None]:
     # A worker inherits the mask, so that a Ctrl-C while it still imports prints no traceback; the
-    # parent gets its own Ctrl-C after the block.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # parent gets its own signals after the block.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _IGNORED)
     try:
         yield
     finally:
@@ -51,14 +55,17 @@ class _Process(multiprocessing.context.SpawnProcess):
         with environment(**_WORKER_ENVIRONMENT), _without_interrupts():
             super().start()
 
+    def terminate(self) -> None:
+        self.kill()  # how a broken pool gets rid of the others: they ignore SIGTERM
+
 
 class _Context(multiprocessing.context.SpawnContext):
     Process = _Process
 
 
 def _start_worker() -> None:
-    # Ctrl-C reaches the whole process group; the parent decides what becomes of the workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, daemon=True).start()
 
 
@@ -73,7 +80,8 @@ def pool(num_workers: int) -> ProcessPoolExecutor:
     """A pool of `num_workers` spawned processes; what a worker keeps in module globals lives on.
 
     The functions submitted must be importable (module level), their arguments picklable. Workers
-    see the CPU only, use one thread, ignore Ctrl-C and exit when their parent dies, however it
-    does.
+    see the CPU only, use one thread, ignore SIGINT and SIGTERM, and exit when their parent dies,
+    however it does. Never kill one to stop it: killed while it sends a result, it leaves the pool
+    waiting for the rest for ever. Cancel what has not begun, and wait for what has.
     """
     return ProcessPoolExecutor(num_workers, mp_context=_Context(), initializer=_start_worker)

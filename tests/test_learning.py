@@ -29,6 +29,7 @@ def curve(workdir: Path, seed: int, reward: str) -> dict[int, float]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(0)
 @pytest.mark.skipif(not BUFFERS.is_dir(), reason="needs the replay buffers in ../shared/data")
 def test_learns_from_the_labels(tmp_path: Path) -> None:
     # A folder given by hand keeps the runs, and lets a stopped check go on.

@@ -221,4 +221,4 @@ def test_an_error_in_the_callback_stops_the_workers() -> None:
     with pytest.raises(RuntimeError, match="enough"):
         scripted.collect(TASK, 1_000_000, 0, 2, stop)
     assert set(multiprocessing.active_children()) == before
-    assert time.monotonic() - start < 30  # and not the minutes of a million steps
+    assert time.monotonic() - start < 60  # and not the minutes of a million steps

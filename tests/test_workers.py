@@ -37,7 +37,7 @@ def _settings() -> dict[str, Any]:
         "devices": [device.platform for device in jax.devices()],
         "xla_threads": sum("XLAEigen" in name for name in threads),
         "environment": dict(os.environ),
-        "interrupts": signal.getsignal(signal.SIGINT),
+        "handlers": {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)},
     }
 
 
@@ -65,23 +65,25 @@ def test_what_a_worker_keeps_in_globals_lives_on(pool: ProcessPoolExecutor) -> N
     assert _kept == []
 
 
-def _interrupt_and_go_on(seconds: float) -> int:
+def _interrupt_and_go_on(number: int, seconds: float) -> int:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
         time.sleep(0.01)
     return os.getpid()
 
 
-def test_a_worker_ignores_ctrl_c(pool: ProcessPoolExecutor) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_worker_ignores_what_its_group_gets(pool: ProcessPoolExecutor, number: int) -> None:
     worker = pool.submit(os.getpid).result()
     assert worker != os.getpid()
-    os.kill(worker, signal.SIGINT)  # while it waits for work
-    assert pool.submit(_interrupt_and_go_on, 0.1).result() == worker
-    assert pool.submit(_settings).result()["interrupts"] is signal.SIG_IGN
+    os.kill(worker, number)  # while it waits for work
+    assert pool.submit(_interrupt_and_go_on, number, 0.1).result() == worker
+    assert pool.submit(_settings).result()["handlers"][number] is signal.SIG_IGN
 
 
-def test_a_worker_that_still_starts_ignores_ctrl_c() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_worker_that_still_starts_ignores_it_too(number: int) -> None:
     before = multiprocessing.active_children()
     with workers.pool(1) as pool:
         future = pool.submit(os.getpid)
@@ -90,7 +92,7 @@ def test_a_worker_that_still_starts_ignores_ctrl_c() -> None:
         )
         assert worker is not None
         while not future.done():
-            os.kill(worker, signal.SIGINT)
+            os.kill(worker, number)
             time.sleep(0.02)
         assert future.result() == worker
 
@@ -109,8 +111,15 @@ def _fail(message: str) -> None:
 def test_what_a_worker_raises_arrives_and_its_death_too(pool: ProcessPoolExecutor) -> None:
     with pytest.raises(ValueError, match="on purpose"):
         pool.submit(_fail, "on purpose").result()
-    with workers.pool(1) as broken, pytest.raises(BrokenProcessPool):
-        broken.submit(os._exit, 3).result()
+    before = set(multiprocessing.active_children())
+    with workers.pool(2) as broken:
+        other = broken.submit(time.sleep, 600)  # ends with the pool, though it ignores SIGTERM
+        broken.submit(os.getpid).result()  # the pool knows of its second worker from here on
+        with pytest.raises(BrokenProcessPool):
+            broken.submit(os._exit, 3).result()
+        with pytest.raises(BrokenProcessPool):
+            other.result()
+    assert set(multiprocessing.active_children()) == before
 
 
 def _hold(path: Path, busy: bool) -> None:
