@@ -7,6 +7,7 @@ the leaves and of itself: Orbax restores a flipped bit without a word.
 import hashlib
 import json
 import shutil
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,10 @@ FORMAT_VERSION = 1
 _DELETED = ".deleted"  # where a checkpoint goes before its files do
 
 
+class Damaged(InputError):
+    """A checkpoint whose contents can't be read or differ from what was saved."""
+
+
 def updates(folder: Path) -> list[int]:
     """The updates of which `folder` holds a whole checkpoint, ascending."""
     if not folder.is_dir():
@@ -33,7 +38,8 @@ def save(folder: Path, update: int, arrays: Any, metadata: Mapping[str, Any]) ->
     """Write a checkpoint; it appears whole or not at all.
 
     arrays: a pytree of arrays, typed keys included. metadata: JSON-able. Raises RuntimeError when
-    Orbax declines, as it does for an update that is there already.
+    Orbax declines, as it does for an update that is there already, and OSError when the files can't
+    be written (a full disk); the checkpoints that were there are as they were.
     """
     described = {
         **metadata,
@@ -43,13 +49,19 @@ def save(folder: Path, update: int, arrays: Any, metadata: Mapping[str, Any]) ->
         "digest": digest(arrays),
     }
     described["metadata_digest"] = _metadata_digest(described)
-    with _manager(folder, cleanup_tmp_directories=True) as manager:
-        written = manager.save(
-            update,
-            args=ocp.args.Composite(
-                arrays=ocp.args.StandardSave(arrays), metadata=ocp.args.JsonSave(described)
-            ),
-        )
+    try:
+        with _manager(folder, cleanup_tmp_directories=True) as manager:
+            written = manager.save(
+                update,
+                args=ocp.args.Composite(
+                    arrays=ocp.args.StandardSave(arrays), metadata=ocp.args.JsonSave(described)
+                ),
+            )
+    except Exception as error:  # what can't be written makes Orbax raise anything
+        raise OSError(
+            f"{folder}/{update}: the checkpoint can't be written ({_first_line(error)}), expected "
+            "room on the disk and the right to write; the earlier ones are whole"
+        ) from error
     if not written:
         raise RuntimeError(f"{folder}: Orbax declined to save update {update}")
 
@@ -58,9 +70,25 @@ def restore(folder: Path, update: int, template: Any) -> tuple[Any, dict[str, An
     """The arrays and the metadata of a checkpoint.
 
     template: a pytree of arrays or `jax.ShapeDtypeStruct`s of the shapes to expect. Raises
-    InputError for a checkpoint that isn't there, for a newer format, for arrays of other shapes,
-    and for contents that can't be read or differ from what was saved.
+    InputError for a checkpoint that isn't there, for a newer format and for arrays of other shapes,
+    Damaged for contents that can't be read or differ from what was saved.
     """
+    name = f"checkpoint {folder}/{update}"
+    metadata = read_metadata(folder, update)
+    _check_leaves(metadata["leaves"], _leaves(template), name)
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    template = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), template
+    )
+    with _manager(folder) as manager:
+        arrays = _restore_item(manager, update, name, "arrays", ocp.args.StandardRestore(template))
+    if digest(arrays) != metadata["digest"]:
+        raise Damaged(f"{name}: damaged, its arrays differ from those that were saved")
+    return arrays, metadata
+
+
+def read_metadata(folder: Path, update: int) -> dict[str, Any]:
+    """The metadata of a checkpoint alone; raises what `restore` raises."""
     name = f"checkpoint {folder}/{update}"
     present = updates(folder)
     if update not in present:
@@ -68,16 +96,23 @@ def restore(folder: Path, update: int, template: Any) -> tuple[Any, dict[str, An
         raise InputError(f"{name}: no such checkpoint, expected one of those there: {there}")
     with _manager(folder) as manager:
         metadata = _restore_item(manager, update, name, "metadata", ocp.args.JsonRestore())
-        version = metadata.get("format_version")
-        if isinstance(version, int) and version > FORMAT_VERSION:
-            raise InputError(f"{name}: format version {version}, expected at most {FORMAT_VERSION}")
-        if metadata.pop("metadata_digest", None) != _metadata_digest(metadata):
-            raise InputError(f"{name}: damaged, its metadata differ from those that were saved")
-        _check_leaves(metadata["leaves"], _leaves(template), name)
-        arrays = _restore_item(manager, update, name, "arrays", ocp.args.StandardRestore(template))
-    if digest(arrays) != metadata["digest"]:
-        raise InputError(f"{name}: damaged, its arrays differ from those that were saved")
-    return arrays, metadata
+    version = metadata.get("format_version")
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        raise InputError(f"{name}: format version {version}, expected at most {FORMAT_VERSION}")
+    if metadata.pop("metadata_digest", None) != _metadata_digest(metadata):
+        raise Damaged(f"{name}: damaged, its metadata differ from those that were saved")
+    return metadata
+
+
+def set_aside(folder: Path, update: int) -> Path:
+    """Move a checkpoint out of the way, into a sibling folder, and return its new place."""
+    target = folder.with_name(f"{folder.name}-damaged") / f"{update}-{time.time_ns()}"
+    target.parent.mkdir(exist_ok=True)
+    return (folder / str(update)).rename(target)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def _restore_item(
@@ -86,7 +121,7 @@ def _restore_item(
     try:
         return manager.restore(update, args=ocp.args.Composite(**{item: args}))[item]
     except Exception as error:  # damaged files make Orbax raise anything, down to AttributeError
-        raise InputError(
+        raise Damaged(
             f"{name}: damaged, Orbax can't read its {item} ({type(error).__name__})"
         ) from error
 

@@ -9,27 +9,11 @@ import dataclasses
 from concurrent.futures import Executor, Future
 from typing import Any
 
-import jax
 import numpy as np
 
-from appo_jax import registry
-from appo_jax.data.dataset import Normaliser
+from appo_jax.policy import Policy
 
 GROUP_SIZE = 5  # episodes of one group: part of the inference shape, and so of the numbers
-
-
-@dataclasses.dataclass(frozen=True)
-class Policy:
-    """A policy as evaluators get it: no device arrays, picklable.
-
-    algorithm: name in the registry; config, state: of its policy learner, the state a `snapshot`
-    with NumPy leaves; normaliser: of the observations it was trained on.
-    """
-
-    algorithm: str
-    config: Any
-    state: Any
-    normaliser: Normaliser
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,8 +93,7 @@ def _run_group(policy: Policy, env_name: str, seeds: list[int]) -> Episodes:
 
 def _run_episodes(policy: Policy, environments: list[Any]) -> Episodes:
     """One episode of each environment, all stepped together until the last is over."""
-    act = registry.algorithm(policy.algorithm).policy_learner.act
-    state = jax.device_put(policy.state)
+    policy = policy.on_device()
     # The batch has GROUP_SIZE rows also for a smaller group: other shapes round differently.
     observations = np.zeros((GROUP_SIZE, len(policy.normaliser.mean)), np.float32)
     for index, environment in enumerate(environments):
@@ -120,7 +103,7 @@ def _run_episodes(policy: Policy, environments: list[Any]) -> Episodes:
     returns = np.zeros(len(environments))
     running = list(range(len(environments)))
     while running:
-        actions = np.asarray(act(policy.config, state, policy.normaliser(observations)))
+        actions = policy(observations)
         for index in tuple(running):
             observation, reward, terminated, truncated, info = environments[index].step(
                 actions[index]

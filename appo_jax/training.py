@@ -19,7 +19,7 @@ BatchRuns = Literal["map", "vmap"]
 
 
 class PolicyLearner(Protocol):
-    """What a policy learner's module offers."""
+    """What a policy learner's module offers. Its state has a field `step` that counts updates."""
 
     Config: Any
     # (config, key, observation_dim, action_dim, and the swept numbers by name) to a fresh state.
@@ -97,15 +97,17 @@ def train_chunk(
     store: Store,
     views: View,
     batch_runs: BatchRuns = "map",
-) -> tuple[Any, Metrics]:
+) -> tuple[Any, Metrics, jax.Array]:
     """`num_updates` updates of every run; `states` are donated.
 
     keys: `[runs]`, each run's key for batches; the update's number is folded into it, so the data
-    of an update don't depend on how updates are cut into chunks. Returns the new states and the
-    metrics `[runs]`, averaged over the chunk.
+    of an update don't depend on how updates are cut into chunks. Returns the new states, the
+    metrics `[runs]`, averaged over the chunk, and `[runs]` int32: -1, or the place in `leaf_names`
+    of the first metric or parameter that is NaN or infinite. Such a run keeps the state from before
+    the chunk, so that its `step` falls behind and tells where it stopped; the others go on.
     """
 
-    def one_run(state: Any, key: jax.Array, view: View) -> tuple[Any, Metrics]:
+    def one_run(state: Any, key: jax.Array, view: View) -> tuple[Any, Metrics, jax.Array]:
         def update(state: Any) -> tuple[Any, Metrics]:
             batch = learner.sample(config, jax.random.fold_in(key, state.step), store, view)
             return learner.update_step(config, state, batch)
@@ -120,10 +122,32 @@ def train_chunk(
         # Behind the barrier the compiler doesn't know the length: it would inline a loop of one
         # update, which rounds differently, and the results would depend on the cut into chunks.
         length = jax.lax.optimization_barrier(jnp.int32(num_updates))
-        state, totals = jax.lax.fori_loop(0, length, body, (state, zeros))
-        return state, jax.tree.map(lambda total: total / num_updates, totals)
+        new, totals = jax.lax.fori_loop(0, length, body, (state, zeros))
+        metrics = jax.tree.map(lambda total: total / num_updates, totals)
+        broken = _first_not_finite((metrics, new))
+        state = jax.tree.map(lambda new, old: jnp.where(broken < 0, new, old), new, state)
+        return state, metrics, broken
 
     return over_runs(one_run, batch_runs)(states, keys, views)
+
+
+def leaf_names(metrics: Metrics, states: Any) -> list[str]:
+    """The names that `train_chunk` counts through when it tells what isn't finite."""
+    return [
+        jax.tree_util.keystr(path, simple=True, separator=".")
+        for tree in (metrics, states)
+        for path, _ in jax.tree_util.tree_leaves_with_path(tree)
+    ]
+
+
+def _first_not_finite(tree: Any) -> jax.Array:
+    found = jnp.stack(
+        [
+            ~jnp.all(jnp.isfinite(leaf)) if jnp.issubdtype(leaf.dtype, jnp.floating) else False
+            for leaf in jax.tree.leaves(tree)
+        ]
+    )
+    return jnp.where(jnp.any(found), jnp.argmax(found), -1).astype(jnp.int32)
 
 
 @functools.partial(jax.jit, static_argnames=("learner", "config", "batch_runs"))

@@ -88,7 +88,7 @@ def jax_block(store: Store, view: View, num_updates: int) -> Block:
 
     def block() -> None:
         nonlocal states
-        states, metrics = training.train_chunk(
+        states, metrics, _ = training.train_chunk(
             appo, CONFIG, num_updates, states, keys, store, views, training.default_batch_runs()
         )
         jax.block_until_ready((states, metrics))

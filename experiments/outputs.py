@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -26,10 +26,12 @@ class MetricsFile:
     def __init__(self, path: Path):
         self._path = path
         self.rows = _read_rows(path) if path.exists() else []
+        self._index()
 
     def keep(self, condition: Callable[[Row], bool]) -> None:
         """Drop all rows that don't meet the condition, from the file too."""
         self.rows = [row for row in self.rows if condition(row)]
+        self._index()
         lines = [dict(zip(_COLUMNS, _COLUMNS, strict=True)), *self.rows]
         with _replacing(self._path) as partial, partial.open("w", newline="") as file:
             _writer(file).writerows(lines)
@@ -46,15 +48,20 @@ class MetricsFile:
             file.flush()
             os.fsync(file.fileno())
         self.rows += rows
+        self._add(rows)
 
     def values(self, run: int, split: str, metric: str) -> dict[int, float]:
         """A metric's value at each update, ascending."""
-        found = {
-            row["update"]: row["value"]
-            for row in self.rows
-            if (row["run"], row["split"], row["metric"]) == (run, split, metric)
-        }
-        return dict(sorted(found.items()))
+        return dict(sorted(self._values.get((run, split, metric), {}).items()))
+
+    def _index(self) -> None:
+        self._values: dict[tuple[int, str, str], dict[int, float]] = {}
+        self._add(self.rows)
+
+    def _add(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            values = self._values.setdefault((row["run"], row["split"], row["metric"]), {})
+            values[row["update"]] = row["value"]
 
 
 def _writer(file: TextIO) -> csv.DictWriter:

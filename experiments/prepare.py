@@ -154,9 +154,13 @@ def learn_rewards(
     folder = local.workdir / "checkpoints" / "reward"
     fitted = bool(checkpoint.updates(folder))
     if fitted:
-        with signals.held():
-            states = checkpoint.restore(folder, 0, states)[0]
-    else:
+        try:
+            with signals.held():
+                states = checkpoint.restore(folder, 0, states)[0]
+        except checkpoint.Damaged as damage:
+            print(f"{damage}; put aside ({checkpoint.set_aside(folder, 0)}), fitted again")
+            fitted = False
+    if not fitted:
         print(f"reward model: fitting it to {len(labels[0])} labels ...", flush=True)
         began = time.time()
         pairs = training.stack_runs([own.to_device(dataset) for own in labels])
@@ -165,7 +169,7 @@ def learn_rewards(
     views = training.relabel(learner, config, states, store, views, batch_runs)
     if not fitted:
         print(f"reward model: fitted in {time.time() - began:.0f} s")
-        metrics.keep(lambda row: False)
+        metrics.keep(lambda row: row["split"] != "reward")
         for index, run in enumerate(runs):
             row = {name: float(values[index]) for name, values in fit_metrics.items()}
             row |= _fresh_accuracy(run, dataset, np.asarray(views.rewards[index]))

@@ -14,17 +14,18 @@ from typing import Any
 import jax
 import numpy as np
 
-from appo_jax import checkpoint, evaluation, registry, training, workers
+from appo_jax import checkpoint, evaluation, policy, registry, training, workers
 from appo_jax.data import dataset as datasets
 from appo_jax.data.dataset import Dataset
 from appo_jax.keys import Purpose, purpose_key
 from appo_jax.types import InputError, Store, View
 from experiments import outputs, prepare, signals, summary
-from experiments.config import Experiment, Local
+from experiments.config import Experiment, Local, difference
 from experiments.progress import Progress
 
 KEPT_CHECKPOINTS = 3
 LAST_ROW_OF_EVALUATION = "eval/return"  # with it, the evaluation is on disk whole
+STOPPED = "train/stopped"  # the last good update of a run whose numbers are no longer finite
 
 
 class Stopped(Exception):
@@ -37,10 +38,15 @@ class Stopped(Exception):
         self.exit_code = 128 + signal
 
 
+class Diverged(Exception):
+    """No run is left whose numbers are finite; what was good is on disk."""
+
+
 def run(experiment: Experiment, local: Local) -> dict[str, Any]:
     """Train, or go on training, and return the content of summary.json.
 
-    Raises InputError for a folder that holds another run, Stopped after a signal.
+    Raises InputError for a folder that holds another run, Stopped after a signal, Diverged when
+    the numbers of the last run that was left are no longer finite.
     """
     with outputs.locked(local.workdir):
         config = prepare.check_config(experiment, local)
@@ -107,7 +113,7 @@ class _Loop:
         self._dims = (dataset.observation_dim, dataset.action_dim)
         self._dataset_digest = dataset.digest()
         self._programs: dict[int, Any] = {}
-        self._pending: tuple[int, list[evaluation.PendingEvaluation]] | None = None
+        self._pending: tuple[int, dict[int, evaluation.PendingEvaluation]] | None = None
         self._stop: signal.Signals | None = None
         self._started = started
         self.clock = {"train_seconds": 0.0, "timed_updates": 0, "wall_seconds": 0.0}
@@ -122,6 +128,9 @@ class _Loop:
             self._evaluate_missing()
             while self._update < self._experiment.num_updates:
                 self._train_chunk()
+                if not self._running(self._update):
+                    self._collect_evaluation(wait=True)
+                    raise Diverged(self._last_words)
                 self._collect_evaluation(wait=False)
                 if self._is_evaluated(self._update):
                     self._save()
@@ -162,15 +171,51 @@ class _Loop:
                 for run in self._runs
             ]
         )
-        saved = checkpoint.updates(self._folder)
-        if not saved:
-            self._metrics.keep(lambda row: row["split"] == "reward")
-            return states, 0
-        update = saved[-1]
+        while saved := checkpoint.updates(self._folder):
+            whole = self._evaluated()
+            awaited = [u for u in saved if self._is_evaluated(u) and u not in whole]
+            for update in dict.fromkeys([*awaited, saved[-1]]):
+                try:
+                    restored, metadata = self._restore(update, states)
+                except checkpoint.Damaged as damage:
+                    self._step_back([later for later in saved if later >= update], damage)
+                    break
+            else:
+                return self._go_on(update, restored, metadata, whole)
+        self._metrics.keep(lambda row: row["split"] == "reward")
+        return states, 0
+
+    def _restore(self, update: int, states: Any) -> tuple[Any, dict[str, Any]]:
         with signals.held():
             arrays, metadata = checkpoint.restore(self._folder, update, self._arrays(states))
+        for index, (run, found) in enumerate(zip(self._runs, metadata["runs"], strict=True)):
+            expected = run.identity()
+            differs = difference({**found, "dataset": {"id": found["dataset"]["id"]}}, expected)
+            if differs:
+                raise InputError(
+                    f"checkpoint {self._folder}/{update}: run {index} has {differs}; expected one "
+                    "of the same run"
+                )
+        if metadata["dataset_digest"] != self._dataset_digest:
+            raise InputError(
+                f"checkpoint {self._folder}/{update}: trained on data with digest "
+                f"{metadata['dataset_digest']}, expected {self._dataset_digest}"
+            )
+        return arrays["states"], metadata
+
+    def _step_back(self, updates: Sequence[int], damage: checkpoint.Damaged) -> None:
+        """Put a damaged checkpoint aside, and those that came after it."""
+        print(damage)
+        for update in updates:
+            place = checkpoint.set_aside(self._folder, update)
+            print(f"checkpoint of update {update:,} put aside: {place}")
+        if not checkpoint.updates(self._folder):
+            print("no earlier checkpoint is left: training starts anew")
+
+    def _go_on(
+        self, update: int, states: Any, metadata: dict[str, Any], whole: set[int]
+    ) -> tuple[Any, int]:
         self.clock = metadata["clock"]
-        whole = self._evaluated()
         # An evaluation of what was then the last update has no place in a longer run's curve.
         self._metrics.keep(
             lambda row: (
@@ -182,7 +227,7 @@ class _Loop:
             )
         )
         print(f"going on from update {update:,}")
-        return arrays["states"], update
+        return states, update
 
     def _is_evaluated(self, update: int) -> bool:
         experiment = self._experiment
@@ -197,16 +242,41 @@ class _Loop:
         size = min(self._local.chunk_updates, to_evaluation, to_end)
         program = self._program(size)
         began = time.perf_counter()
-        self._states, metrics = program(self._states, self._keys, self._store, self._views)
+        running = self._running(self._update)
+        self._states, metrics, broken = program(self._states, self._keys, self._store, self._views)
         self._wait_for_device(metrics)
-        metrics = jax.device_get(metrics)
+        metrics, broken = jax.device_get((metrics, broken))
         self.clock["train_seconds"] += time.perf_counter() - began
         self.clock["timed_updates"] += size
         self._update += size
-        for run in range(len(self._runs)):
+        for run in running:
             row = {name: float(values[run]) for name, values in metrics.items()}
             self._metrics.append(run, self._update, "train", row)
+            if broken[run] >= 0:
+                name = training.leaf_names(metrics, self._states)[broken[run]]
+                self._stop_run(run, self._update - size + 1, name, row.get(name))
         self._progress.advance(size)
+
+    def _running(self, update: int) -> list[int]:
+        """The runs that have come to this update."""
+        stops = (self._metrics.values(run, "train", STOPPED) for run in range(len(self._runs)))
+        return [
+            run for run, stop in enumerate(stops) if update <= min(stop.values(), default=update)
+        ]
+
+    def _stop_run(self, run: int, first: int, name: str, value: float | None) -> None:
+        """Note that a run's numbers are no longer finite since the update `first`."""
+        self._metrics.append(run, self._update, "train", {STOPPED: first - 1})
+        which = self._runs[run]
+        good = checkpoint.updates(self._folder)
+        self._last_words = (
+            f"run {run} (seed {which.seed}, lambda {which.lam:g}): {name} is "
+            f"{'not finite' if value is None else value} in updates {first:,} to "
+            f"{self._update:,}, expected finite numbers; "
+            f"{f'the last checkpoint is of update {good[-1]:,}' if good else 'no checkpoint yet'}"
+        )
+        if len(self._runs) > 1:
+            self._progress.say(f"{self._last_words}; it is stopped, the others go on")
 
     def _wait_for_device(self, arrays: Any) -> None:
         # Reading a value blocks the interpreter: Ctrl-C would go unanswered until the chunk's end.
@@ -237,8 +307,7 @@ class _Loop:
         return self._programs[num_updates]
 
     def _arrays(self, states: Any) -> dict[str, Any]:
-        normaliser = {"mean": self._normaliser.mean, "std": self._normaliser.std}
-        return {"states": states, "normaliser": normaliser}
+        return policy.arrays(states, [self._normaliser] * len(self._runs))
 
     def _save(self) -> None:
         saved = checkpoint.updates(self._folder)
@@ -246,7 +315,7 @@ class _Loop:
             return
         self._tick()
         metadata = {
-            "config": self._experiment.resolved(),
+            "runs": [run.resolved() for run in self._runs],
             "dataset_digest": self._dataset_digest,
             "observation_dim": self._dims[0],
             "action_dim": self._dims[1],
@@ -266,12 +335,13 @@ class _Loop:
 
     def _start_evaluation(self, update: int, states: Any) -> None:
         snapshots = jax.device_get(self._learner.snapshot(states))
-        pending = []
-        for index, run in enumerate(self._runs):
+        pending = {}
+        for index in self._running(update):
+            run = self._runs[index]
             state = jax.tree.map(lambda leaf, index=index: leaf[index], snapshots)
-            policy = evaluation.Policy(run.algorithm, run.policy, state, self._normaliser)
-            pending.append(
-                evaluation.start(self._pool, policy, run.task, run.seed, update, run.eval_episodes)
+            trained = policy.Policy(run.algorithm, run.policy, state, self._normaliser)
+            pending[index] = evaluation.start(
+                self._pool, trained, run.task, run.seed, update, run.eval_episodes
             )
         self._pending = (update, pending)
 
@@ -284,16 +354,16 @@ class _Loop:
             return
         update, pending = self._pending
         began = time.monotonic()
-        while wait and not self._stop and not all(one.done() for one in pending):
+        while wait and not self._stop and not all(one.done() for one in pending.values()):
             time.sleep(0.02)
-        if not all(one.done() for one in pending):
+        if not all(one.done() for one in pending.values()):
             return
         waited = time.monotonic() - began
         if waited > 1 and self._update < self._experiment.num_updates:
             self._progress.say(
                 f"training waited {waited:.1f} s for the evaluation at update {update:,}"
             )
-        for run, one in enumerate(pending):
+        for run, one in pending.items():
             self._metrics.append(run, update, "eval", one.result().metrics())
         self._pending = None
         self._progress.evaluated(update, self._success_rates()[update])
@@ -310,20 +380,24 @@ class _Loop:
                 self._start_evaluation(update, arrays["states"])
 
     def _evaluated(self) -> set[int]:
-        """The updates whose evaluation is on disk, for all runs."""
-        return set.intersection(
-            *(
-                set(self._metrics.values(run, "eval", LAST_ROW_OF_EVALUATION))
-                for run in range(len(self._runs))
-            )
-        )
+        """The updates whose evaluation is on disk, for all runs that came to it."""
+        found = [
+            set(self._metrics.values(run, "eval", LAST_ROW_OF_EVALUATION))
+            for run in range(len(self._runs))
+        ]
+        return {
+            update
+            for update in set.union(*found)
+            if all(update in found[run] for run in self._running(update))
+        }
 
     def _success_rates(self) -> dict[int, float]:
         """The mean over runs at each update."""
-        rates = [
-            self._metrics.values(run, "eval", "eval/success_rate") for run in range(len(self._runs))
-        ]
-        return {update: float(np.mean([rate[update] for rate in rates])) for update in rates[-1]}
+        rates: dict[int, list[float]] = {}
+        for run in range(len(self._runs)):
+            for update, rate in self._metrics.values(run, "eval", "eval/success_rate").items():
+                rates.setdefault(update, []).append(rate)
+        return {update: float(np.mean(rates[update])) for update in sorted(rates)}
 
     def _show_latest(self) -> None:
         rates = self._success_rates()

@@ -41,6 +41,7 @@ def _entry(
     rates = metrics.values(index, "eval", "eval/success_rate")
     at_end = metrics.values(index, "eval", "eval/success_rate_at_end")
     returns = metrics.values(index, "eval", "eval/return")
+    stopped = next(iter(metrics.values(index, "train", "train/stopped").values()), None)
     last = list(rates.values())[-LAST_EVALUATIONS:]
     return {
         "algorithm": run.algorithm,
@@ -51,8 +52,10 @@ def _entry(
         "lam": run.lam,
         "num_feedback": run.num_feedback,
         "num_updates": run.num_updates,
-        "success_rate": float(np.mean(last)),
+        "success_rate": float(np.mean(last)) if stopped is None else None,
         "num_evaluations_averaged": len(last),
+        # The last update with finite numbers, None where they were finite to the end.
+        "stopped_at": stopped,
         "success_rates": [
             {
                 "update": update,

@@ -266,6 +266,10 @@ def main(_: Sequence[str]) -> None:
         summary = runner.run(experiment, local)
     except InputError as error:
         sys.exit(f"error: {error}")
+    except runner.Diverged as diverged:
+        sys.exit(f"error: {diverged}")
+    except OSError as error:  # a full disk, above all
+        sys.exit(f"error: {error}; the same command goes on from what is on disk")
     except runner.Stopped as stopped:
         print(stopped)
         sys.exit(stopped.exit_code)

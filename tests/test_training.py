@@ -43,7 +43,7 @@ def make_states(runs: int = len(LAMS)) -> tuple[appo.TrainState, jax.Array]:
 def train(num_updates: int, runs: int = 1, batch_runs: str = "map", chunks: int = 1) -> Any:
     (states, keys), metrics = make_states(runs), None
     for _ in range(chunks):
-        states, metrics = training.train_chunk(
+        states, metrics, _ = training.train_chunk(
             appo,
             CONFIG,
             num_updates,
@@ -124,13 +124,13 @@ def test_chunks_and_lambdas_share_one_trace(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(appo, "sample", counting)
     states, keys = make_states(1)
     store, views = make_store(), make_views(1)
-    states, _ = training.train_chunk(appo, CONFIG, 5, states, keys, store, views)
+    states, _, _ = training.train_chunk(appo, CONFIG, 5, states, keys, store, views)
     once = len(traces)
     assert once > 0
     for lam in (0.5, 2.0):
         # A restored state: new arrays of the same shapes.
         states = jax.tree.map(jnp.copy, states).replace(lam=jnp.full(1, lam, jnp.float32))
-        states, _ = training.train_chunk(appo, CONFIG, 5, states, keys, store, views)
+        states, _, _ = training.train_chunk(appo, CONFIG, 5, states, keys, store, views)
     assert len(traces) == once
 
 

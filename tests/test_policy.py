@@ -1,0 +1,186 @@
+"""A policy out of its checkpoint, and `experiments.evaluate`."""
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from train_helpers import TASK, TINY, compile_cache, parse, write_buffers
+
+import appo_jax
+from appo_jax import appo, checkpoint, policy, training
+from appo_jax.data.dataset import Normaliser
+from appo_jax.types import InputError
+from experiments import outputs, runner
+
+
+def save(folder: Path, update: int, num_runs: int = 2) -> list[policy.Policy]:
+    """A checkpoint of several runs; returns their policies."""
+    config = appo.Config(hidden_layers=1, hidden_dim=8)
+    draw = np.random.default_rng(update)
+    states = [appo.init(config, jax.random.key(seed), 5, 2) for seed in range(num_runs)]
+    normalisers = [
+        Normaliser(draw.normal(size=5).astype(np.float32), draw.uniform(1, 2, 5).astype(np.float32))
+        for _ in range(num_runs)
+    ]
+    run = {"algorithm": "appo", "policy": {"hidden_layers": 1, "hidden_dim": 8}, "task": "none"}
+    checkpoint.save(
+        folder,
+        update,
+        policy.arrays(training.stack_runs(states), normalisers),
+        {"runs": [{**run, "seed": n} for n in range(num_runs)], "observation_dim": 5}
+        | {"action_dim": 2},
+    )
+    return [
+        policy.Policy("appo", config, appo.snapshot(state), normaliser)
+        for state, normaliser in zip(states, normalisers, strict=True)
+    ]
+
+
+def test_each_run_comes_back(tmp_path: Path) -> None:
+    folder = tmp_path / "run" / "checkpoints" / "policy"
+    save(folder, 10)
+    saved = save(folder, 20)
+    observations = np.random.default_rng(0).normal(size=(3, 4, 5))
+    for path in (tmp_path / "run", tmp_path / "run" / "checkpoints", folder, folder / "20"):
+        for run, expected in enumerate(saved):
+            actions = appo_jax.load_policy(path, run)(observations)
+            assert actions.shape == (3, 4, 2)
+            np.testing.assert_array_equal(actions, expected(observations))
+    assert np.any(saved[0](observations) != saved[1](observations))
+    first = appo_jax.load_policy(folder / "10")(observations)
+    assert np.any(first != saved[0](observations))
+    mean, std = saved[0].normaliser.mean, saved[0].normaliser.std
+    by_hand = appo.act(
+        saved[0].config, saved[0].state, jnp.asarray((observations - mean) / std, jnp.float32)
+    )
+    np.testing.assert_allclose(saved[0](observations), by_hand, atol=1e-6)
+    assert policy.load(folder, 1).config["seed"] == 1
+    assert policy.load(folder).update == 20
+    pickle.dumps(policy.load(folder).policy)
+
+
+def test_what_can_not_be_loaded(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints" / "policy"
+    save(folder, 10)
+    with pytest.raises(InputError, match="run 2, expected 0 to 1"):
+        appo_jax.load_policy(tmp_path, 2)
+    with pytest.raises(InputError, match="run -1, expected 0 to 1"):
+        appo_jax.load_policy(tmp_path, -1)
+    with pytest.raises(InputError, match="no policy checkpoint, expected a run's folder"):
+        appo_jax.load_policy(tmp_path / "absent")
+    with pytest.raises(InputError, match="no policy checkpoint, expected a run's folder"):
+        appo_jax.load_policy(folder / "11")
+    assert not (tmp_path / "absent").exists()
+    with pytest.raises(InputError, match=r"shape \(3, 4\), expected \[..., 5\]"):
+        appo_jax.load_policy(tmp_path)(np.zeros((3, 4)))
+    metadata = folder / "10" / "metadata" / "metadata"
+    metadata.write_text(metadata.read_text().replace('"seed": 1', '"seed": 7'))
+    with pytest.raises(checkpoint.Damaged, match="its metadata differ"):
+        appo_jax.load_policy(tmp_path)
+
+
+_EIGHT_DEVICES = """
+import sys
+from pathlib import Path
+import jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+sys.path[:0] = [sys.argv[1]]
+from appo_jax import checkpoint
+from test_policy import save
+assert len(jax.devices()) == 8
+spread = NamedSharding(Mesh(np.array(jax.devices()), "runs"), PartitionSpec("runs"))
+plain = checkpoint.save
+def sharded(folder, update, arrays, metadata):
+    plain(folder, update, jax.device_put(arrays, spread), metadata)
+checkpoint.save = sharded
+save(Path(sys.argv[2]), 5, num_runs=8)
+"""
+
+
+def test_written_on_eight_devices_read_on_one(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-c", _EIGHT_DEVICES, str(Path(__file__).parent), str(tmp_path / "eight")],
+        check=True,
+        env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"},
+    )
+    assert len(jax.devices()) == 1
+    expected = save(tmp_path / "one", 5, num_runs=8)
+    for run in range(8):
+        found = appo_jax.load_policy(tmp_path / "eight", run)
+        np.testing.assert_array_equal(found(np.ones(5)), expected[run](np.ones(5)))
+
+
+def test_importing_the_package_brings_in_nothing_large() -> None:
+    code = "import sys, appo_jax; assert 'orbax' not in str(list(sys.modules)); appo_jax.nothing"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "has no attribute 'nothing'" in found.stderr
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A short run, its data gone; three checkpoints and their evaluations."""
+    folder = tmp_path_factory.mktemp("trained")
+    write_buffers(folder / "data")
+    places = (f"--data_dir={folder / 'data'}", f"--workdir={folder / 'run'}")
+    with compile_cache(tmp_path_factory.getbasetemp() / "compiled"):
+        runner.run(*parse(*TINY, *places, "--eval_episodes=6"))
+        shutil.rmtree(folder / "data")
+        yield folder / "run"
+
+
+def test_the_last_three_checkpoints_give_the_numbers_of_training(trained: Path) -> None:
+    metrics = outputs.MetricsFile(trained / "metrics.csv")
+    names = ("eval/success_rate", "eval/success_rate_at_end", "eval/return")
+    folder = trained / "checkpoints" / "policy"
+    assert checkpoint.updates(folder) == [20, 40, 60]
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(trained)
+        for update in (20, 40, 60):
+            command = ["-m", "experiments.evaluate", f"--checkpoint={folder / str(update)}"]
+            process = subprocess.run(
+                [sys.executable, *command, "--episodes=6", "--num_workers=1"],
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            assert process.stderr == ""
+            first, second = process.stdout.splitlines()
+            assert first == (f"appo on {TASK}-v3, lambda 0.03, seed 0, update {update}, 6 episodes")
+            rate, at_end, total = (metrics.values(0, "eval", name)[update] for name in names)
+            assert second == (
+                f"success rate {rate:.1f} % (at the last step {at_end:.1f} %), return {total:.2f}"
+            )
+            found[update] = second
+    assert len(set(found.values())) == 3  # the policies differ
+
+
+def test_bad_evaluations(trained: Path) -> None:
+    cases = {
+        (): "error: --checkpoint is missing",
+        ("--checkpoint=nowhere",): "error: nowhere: no policy checkpoint, expected a run's folder",
+        (f"--checkpoint={trained}", "--episodes=0"): "error: --episodes=0: expected at least 1",
+        (f"--checkpoint={trained}", "--run=1"): f"error: {trained}: run 1, expected 0 to 0",
+        (f"--checkpoint={trained}", "--seed=-1"): "error: --seed=-1: expected 0 or more",
+    }
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "experiments.evaluate", *arguments],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for arguments in cases
+    ]
+    for process, message in zip(started, cases.values(), strict=True):
+        _, stderr = process.communicate(timeout=120)
+        assert process.returncode == 1
+        assert stderr.startswith(message)
+        assert len(stderr.splitlines()) == 1
