@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -17,6 +18,8 @@ def available_cores() -> int:
 
 def parse_flags(argv: Sequence[str]) -> list[str]:
     """Parse flags; a bad one ends the process with one sentence that says what was expected."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see experiments/__init__.py
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         rest = flags.FLAGS(argv)
     except flags.Error as error:

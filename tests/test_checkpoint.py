@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -151,6 +153,50 @@ def test_a_save_that_orbax_declines_raises(folder: Path, update: int) -> None:
     with pytest.raises(RuntimeError, match=f"declined to save update {update}"):
         checkpoint.save(folder, update, make(9.0), {})
     assert checkpoint.updates(folder) == [0, 10]
+    assert_same(checkpoint.restore(folder, 10, make())[0], make(2.0))
+
+
+_FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+sys.path[:0] = [sys.argv[1]]
+from appo_jax import checkpoint
+from test_checkpoint import make
+folder = Path(sys.argv[2])
+checkpoint.save(folder, 1, make(), {})
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), resource.RLIM_INFINITY))
+try:
+    checkpoint.save(folder, 2, make(2.0), {})
+except OSError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("room", [0, 100, 3000])
+def test_a_disk_that_is_full_leaves_the_earlier_ones(tmp_path: Path, room: int) -> None:
+    """The kernel refuses to let a file grow beyond `room` bytes."""
+    folder = tmp_path / "checkpoints"
+    found = subprocess.run(
+        [sys.executable, "-c", _FULL_DISK, str(Path(__file__).parent), str(folder), str(room)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"{folder}/2: the checkpoint can't be written (" in found.stdout
+    assert len(found.stdout.splitlines()) == 1
+    assert checkpoint.updates(folder) == [1]
+    assert_same(checkpoint.restore(folder, 1, make())[0], make())
+    checkpoint.save(folder, 2, make(2.0), {})
+    assert_same(checkpoint.restore(folder, 2, make())[0], make(2.0))
+
+
+def test_set_aside(folder: Path) -> None:
+    place = checkpoint.set_aside(folder, 10)
+    assert checkpoint.updates(folder) == [0]
+    assert place.parent == folder.with_name("policy-damaged")
+    checkpoint.save(folder, 10, make(3.0), {})
+    assert checkpoint.set_aside(folder, 10) != place
+    shutil.copytree(place, folder / "10")
     assert_same(checkpoint.restore(folder, 10, make())[0], make(2.0))
 
 

@@ -334,3 +334,132 @@ def test_foreign_folder(start: Callable[..., Any], tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--workdir=.*config.json is not from a run"):
         start(tmp_path)
     assert {path.name for path in contents(tmp_path)} == {"config.json", ".lock"}
+
+
+def test_a_damaged_checkpoint_is_put_aside(
+    uninterrupted: Uninterrupted,
+    start: Callable[..., Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for damaged, going_on in (((60,), "40"), ((40, 60), "20"), ((20, 40, 60), None)):
+        workdir = _unfinished(uninterrupted, tmp_path / str(len(damaged)))
+        folder = workdir / "checkpoints" / "policy"
+        for update in damaged:
+            _damage(folder / str(update))
+        start(workdir)
+        told = capsys.readouterr().out
+        for update in damaged:
+            assert f"checkpoint {folder}/{update}: damaged, " in told
+            assert f"checkpoint of update {update} put aside: {folder}-damaged/{update}-" in told
+        if going_on:
+            assert f"going on from update {going_on}" in told
+        else:
+            assert "no earlier checkpoint is left: training starts anew" in told
+        assert result(workdir) == result(uninterrupted.workdir)
+
+
+def test_a_damaged_checkpoint_that_an_evaluation_needs(
+    uninterrupted: Uninterrupted,
+    start: Callable[..., Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    workdir = _unfinished(uninterrupted, tmp_path / "run")
+    metrics = outputs.MetricsFile(workdir / "metrics.csv")
+    metrics.keep(lambda row: (row["split"], row["update"]) != ("eval", 40))
+    _damage(workdir / "checkpoints" / "policy" / "40")
+    start(workdir)
+    told = capsys.readouterr().out
+    assert "checkpoint of update 40 put aside" in told
+    assert "checkpoint of update 60 put aside" in told
+    assert "going on from update 20" in told
+    assert result(workdir) == result(uninterrupted.workdir)
+
+
+def test_a_damaged_reward_model_is_fitted_again(
+    uninterrupted: Uninterrupted,
+    start: Callable[..., Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    workdir = _unfinished(uninterrupted, tmp_path / "run")
+    checkpoint.delete(workdir / "checkpoints" / "policy", 60)
+    _damage(workdir / "checkpoints" / "reward" / "0")
+    start(workdir)
+    told = capsys.readouterr().out
+    assert "checkpoints/reward/0: damaged, " in told
+    assert "fitted again" in told
+    assert "going on from update 40" in told
+    assert result(workdir) == result(uninterrupted.workdir)
+
+
+def test_a_checkpoint_of_another_run_is_refused(
+    uninterrupted: Uninterrupted, start: Callable[..., Any], tmp_path: Path
+) -> None:
+    start(tmp_path / "other", "--lam=0.1")
+    workdir = _unfinished(uninterrupted, tmp_path / "run")
+    for update in (20, 40, 60):
+        shutil.rmtree(workdir / "checkpoints" / "policy" / str(update))
+    shutil.copytree(
+        tmp_path / "other" / "checkpoints" / "policy" / "20",
+        workdir / "checkpoints" / "policy" / "20",
+    )
+    before = contents(workdir)
+    with pytest.raises(InputError, match=r"policy/20: run 0 has lam 0.1, not 0.03; expected one"):
+        start(workdir)
+    assert contents(workdir) == before
+
+
+def _unfinished(uninterrupted: Uninterrupted, target: Path) -> Path:
+    shutil.copytree(uninterrupted.workdir, target)
+    (target / "summary.json").unlink()
+    return target
+
+
+def _damage(saved: Path) -> None:
+    largest = max((saved / "arrays").rglob("d/*"), key=lambda path: path.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 1
+    largest.write_bytes(content)
+
+
+def test_numbers_that_go_wrong_stop_the_run(start: Callable[..., Any], tmp_path: Path) -> None:
+    """A huge lambda overflows Adam's second moment in the first chunk."""
+    with pytest.raises(runner.Diverged) as stop:
+        start(tmp_path, "--lam=1e30")
+    text = str(stop.value)
+    assert text.startswith("run 0 (seed 0, lambda 1e+30): critic_optimiser.")
+    assert "is not finite in updates 1 to 5, expected finite numbers; no checkpoint yet" in text
+    assert checkpoint.updates(tmp_path / "checkpoints" / "policy") == []
+    metrics = outputs.MetricsFile(tmp_path / "metrics.csv")
+    assert metrics.values(0, "train", "train/stopped") == {5: 0.0}
+
+
+def test_numbers_that_go_wrong_later_leave_the_last_good_checkpoint(
+    uninterrupted: Uninterrupted,
+    start: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patch:
+        _poison(patch, 30)
+        for _ in range(2):  # the second time it goes on from there, and comes to the same end
+            with pytest.raises(runner.Diverged, match="updates 31 to 35, .* of update 20"):
+                start(tmp_path)
+            assert checkpoint.updates(tmp_path / "checkpoints" / "policy") == [20]
+            rows = outputs.MetricsFile(tmp_path / "metrics.csv")
+            assert list(rows.values(0, "eval", "eval/success_rate")) == [20]
+    start(tmp_path)
+    assert result(tmp_path) == result(uninterrupted.workdir)
+
+
+def _poison(patch: pytest.MonkeyPatch, update: int) -> None:
+    train_chunk = runner._Loop._train_chunk
+
+    def poisoned(loop: Any) -> None:
+        if loop._update == update:
+            loop._views = loop._views.replace(rewards=loop._views.rewards * np.nan)
+        train_chunk(loop)
+
+    patch.setattr(runner._Loop, "_train_chunk", poisoned)

@@ -105,6 +105,48 @@ def test_under_map_a_run_is_bit_equal_to_itself_alone() -> None:
     assert not np.array_equal(metrics["critic/loss"][0], metrics["critic/loss"][1])
 
 
+@pytest.mark.parametrize("batch_runs", ["map", "vmap"])
+@pytest.mark.parametrize("broken", ["lambda", "parameter"])
+def test_a_run_that_goes_wrong_keeps_its_last_good_state(batch_runs: Any, broken: str) -> None:
+    def train(states: Any, keys: Any, runs: int) -> Any:
+        return training.train_chunk(
+            appo, CONFIG, 4, states, keys, make_store(), make_views(runs), batch_runs
+        )
+
+    states, keys = make_states(2)
+    states, _, wrong = train(states, keys, 2)
+    assert wrong.tolist() == [-1, -1]
+    if broken == "lambda":
+        states = states.replace(lam=states.lam.at[1].set(jnp.inf))
+    else:  # in a target critic, which the critics' loss doesn't read
+        key = "hidden_0"
+        params = jax.tree.map(jnp.copy, states.target_critic_params)
+        bias = params["params"][key]["bias"]
+        params["params"][key]["bias"] = bias.at[1, 0, 3].set(-jnp.inf)
+        states = states.replace(target_critic_params=params)
+    before = jax.tree.map(np.array, states.replace(key=jax.random.key_data(states.key)))
+    for _ in range(2):
+        states, metrics, wrong = train(states, keys, 2)
+        assert wrong[0] == -1
+        name = training.leaf_names(metrics, states)[wrong[1]]
+        assert not np.isfinite(metrics[name][1] if name in metrics else np.nan)
+        assert states.step.tolist()[1] == 4
+        after = states.replace(key=jax.random.key_data(states.key))
+        assert_equal(row(after, 1), row(before, 1))
+    assert states.step.tolist() == [12, 4]
+    first, keys = make_states(2)
+    for _ in range(3):
+        first, _, _ = train(first, keys, 2)
+    assert_equal(row(states, 0), row(first, 0))
+
+
+def test_leaf_names_are_those_of_metrics_and_parameters() -> None:
+    names = training.leaf_names({"critic/loss": jnp.zeros(1)}, make_states(1)[0])
+    assert names[0] == "critic/loss"
+    assert "critic_params.params.hidden_0.kernel" in names
+    assert "log_temperature" in names
+
+
 def test_vmap_and_map_agree() -> None:
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4),
