@@ -26,6 +26,10 @@ def _numbered(
     return from_episodes(episodes, id)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--chaos_kills", type=int, default=20, help="kills of the slow chaos test")
+
+
 @pytest.fixture
 def numbered() -> Callable[..., Dataset]:
     """Make a data set whose row i holds observation (i, episode), action i + 1/4, reward i + 1/2.

@@ -289,3 +289,9 @@ def test_metadata_are_plain_in_minaris_own_file(tmp_path: Path) -> None:
     stored = json.loads((path / "data" / "metadata.json").read_text())
     assert stored["appo_jax"]["metadata"] == make().metadata
     assert stored["algorithm_name"] == "medium-expert"
+
+
+def test_a_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert minari_io.save(make(), "data") == tmp_path / "data" / ID
+    assert_same(minari_io.load(ID, "data"), make())

@@ -6,6 +6,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -143,6 +144,25 @@ class Command:
             if text in line:
                 return
         raise AssertionError(f"ended without {text!r}: {self.lines} {self._process.stderr}")
+
+    def signal_after(
+        self, seconds: float, number: signal.Signals, whole_session: bool = True
+    ) -> str | None:
+        """Wait and send a signal; the last line of stdout so far, None if it came too late."""
+        assert self._process.stdout
+        deadline = time.monotonic() + seconds
+        read = threading.Thread(
+            target=lambda: self.lines.extend(line.rstrip("\n") for line in self._process.stdout)
+        )
+        read.start()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(deadline - time.monotonic())
+        late = self._process.poll() is not None
+        if not late:
+            self.signal(number, whole_session)
+        last = self.lines[-1] if self.lines else ""
+        read.join()
+        return None if late else last
 
     def signal(self, number: signal.Signals, whole_session: bool = True) -> None:
         """Send a signal to all processes, as a terminal does for Ctrl-C, or to the main one."""

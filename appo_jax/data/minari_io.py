@@ -125,7 +125,7 @@ def _unwritable(dataset_id: str, target: Path, error: OSError) -> str:
 def root(data_dir: str | os.PathLike[str] | None = None) -> Path:
     """The folder that holds the data sets: `data_dir`, else Minari's own."""
     default = os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets"
-    return Path(data_dir or default)
+    return Path(data_dir or default).absolute()
 
 
 def _minari() -> Any:
