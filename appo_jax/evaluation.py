@@ -68,18 +68,30 @@ def episode_seed(run_seed: int, update: int, episode: int) -> int:
 
 
 def start(
-    pool: Executor, policy: Policy, env_name: str, run_seed: int, update: int, num_episodes: int
+    pool: Executor,
+    policy: Policy,
+    env_name: str,
+    run_seed: int,
+    update: int,
+    num_episodes: int,
+    stop_at_success: bool = False,
 ) -> PendingEvaluation:
-    """Begin an evaluation of `num_episodes` episodes of a Meta-World task in `pool`'s workers."""
+    """Begin an evaluation of `num_episodes` episodes of a Meta-World task in `pool`'s workers.
+
+    With `stop_at_success` an episode ends at its first success: the rate is the same, the return
+    and the rate at the end aren't.
+    """
     seeds = [episode_seed(run_seed, update, episode) for episode in range(num_episodes)]
     groups = [seeds[first : first + GROUP_SIZE] for first in range(0, num_episodes, GROUP_SIZE)]
-    return PendingEvaluation([pool.submit(_run_group, policy, env_name, group) for group in groups])
+    return PendingEvaluation(
+        [pool.submit(_run_group, policy, env_name, group, stop_at_success) for group in groups]
+    )
 
 
 _environments: dict[str, list[Any]] = {}  # a worker's own: building one takes long, reseeding none
 
 
-def _run_group(policy: Policy, env_name: str, seeds: list[int]) -> Episodes:
+def _run_group(policy: Policy, env_name: str, seeds: list[int], stop_at_success: bool) -> Episodes:
     from appo_jax.envs import meta_world  # needed in workers only: the core imports without it
 
     environments = _environments.setdefault(env_name, [])
@@ -88,10 +100,12 @@ def _run_group(policy: Policy, env_name: str, seeds: list[int]) -> Episodes:
     environments = environments[: len(seeds)]
     for environment, seed in zip(environments, seeds, strict=True):
         meta_world.reseed(environment, seed)
-    return _run_episodes(policy, environments)
+    return _run_episodes(policy, environments, stop_at_success)
 
 
-def _run_episodes(policy: Policy, environments: list[Any]) -> Episodes:
+def _run_episodes(
+    policy: Policy, environments: list[Any], stop_at_success: bool = False
+) -> Episodes:
     """One episode of each environment, all stepped together until the last is over."""
     policy = policy.on_device()
     # The batch has GROUP_SIZE rows also for a smaller group: other shapes round differently.
@@ -112,6 +126,6 @@ def _run_episodes(policy: Policy, environments: list[Any]) -> Episodes:
             returns[index] += reward
             succeeded_at_end[index] = bool(info["success"])
             succeeded[index] |= succeeded_at_end[index]
-            if terminated or truncated:
+            if terminated or truncated or (stop_at_success and succeeded[index]):
                 running.remove(index)
     return Episodes(succeeded, succeeded_at_end, returns)

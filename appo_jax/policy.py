@@ -58,9 +58,9 @@ class Saved:
 def load_policy(path: str | Path, run: int = 0) -> Policy:
     """The policy of a checkpoint; neither data set nor environment are needed.
 
-    path: a run's folder or the folder of its policy checkpoints (the last one is taken), or one
-    checkpoint in it (`checkpoints/policy/5000`). run: the row, in the checkpoint of a grid.
-    Raises InputError for a folder that holds none, for a row that isn't there, and for a checkpoint
+    path: a run's folder or a folder of its policy checkpoints (the last one is taken), or one
+    checkpoint in it (`checkpoints/policy/5000`). run: its number in a grid.
+    Raises InputError for a folder that holds none, for a run that isn't there, and for a checkpoint
     that is damaged or of a newer format.
     """
     return load(Path(path), run).policy.on_device()
@@ -68,12 +68,9 @@ def load_policy(path: str | Path, run: int = 0) -> Policy:
 
 def load(path: Path, run: int = 0) -> Saved:
     """As `load_policy`, with what else is known."""
-    folder, update = find(path)
-    metadata = checkpoint.read_metadata(folder, update)
-    runs = metadata["runs"]
-    if not 0 <= run < len(runs):
-        raise InputError(f"{path}: run {run}, expected 0 to {len(runs) - 1}")
-    config = runs[run]
+    folder, update, metadata = find(path, run)
+    row = run - metadata["first_run"]
+    config = metadata["runs"][row]
     learner = registry.algorithm(config["algorithm"]).policy_learner
     policy_config = learner.Config(**config["policy"])
     dims = metadata["observation_dim"], metadata["action_dim"]
@@ -82,13 +79,13 @@ def load(path: Path, run: int = 0) -> Saved:
         state = learner.init(policy_config, jax.random.key(0), *dims)
         columns = jnp.zeros(dims[0])
         return arrays(
-            jax.tree.map(lambda leaf: jnp.stack([leaf] * len(runs)), state),
-            [Normaliser(columns, columns)] * len(runs),  # type: ignore[arg-type]
+            jax.tree.map(lambda leaf: jnp.stack([leaf] * metadata["rows"]), state),
+            [Normaliser(columns, columns)] * metadata["rows"],  # type: ignore[arg-type]
         )
 
     restored, _ = checkpoint.restore(folder, update, jax.eval_shape(template))
     state, normaliser = jax.tree.map(
-        lambda leaf: leaf[run], (learner.snapshot(restored["states"]), restored["normaliser"])
+        lambda leaf: leaf[row], (learner.snapshot(restored["states"]), restored["normaliser"])
     )
     policy = Policy(
         config["algorithm"],
@@ -110,16 +107,30 @@ def arrays(states: Any, normalisers: list[Normaliser]) -> dict[str, Any]:
     }
 
 
-def find(path: Path) -> tuple[Path, int]:
-    """The folder of checkpoints and the update that `path` of `load_policy` stands for."""
+def find(path: Path, run: int) -> tuple[Path, int, dict[str, Any]]:
+    """Folder, update and metadata of the checkpoint that `path` of `load_policy` stands for."""
     if path.name.isdecimal() and (path / "metadata").is_dir():
-        return path.parent, int(path.name)
-    for folder in (path / "checkpoints" / "policy", path / "policy", path):
-        saved = checkpoint.updates(folder) if _holds_checkpoints(folder) else []
-        if saved:
-            return folder, saved[-1]
-    raise InputError(f"{path}: no policy checkpoint, expected a run's folder or a checkpoint in it")
+        found = [(path.parent, int(path.name))]
+    else:
+        # A grid that was too large for one batch of runs has a folder for each.
+        inside = [*path.glob("checkpoints/policy*"), *path.glob("policy*"), path]
+        folders = [f for f in inside if _holds_checkpoints(f) and not f.name.endswith("-damaged")]
+        found = [(folder, checkpoint.updates(folder)[-1]) for folder in folders]
+    if not found:
+        raise InputError(
+            f"{path}: no policy checkpoint, expected a run's folder or a checkpoint in it"
+        )
+    runs: list[int] = []
+    for folder, update in found:
+        metadata = checkpoint.read_metadata(folder, update)
+        own = range(metadata["first_run"], metadata["first_run"] + len(metadata["runs"]))
+        if run in own:
+            return folder, update, metadata
+        runs += own
+    raise InputError(f"{path}: run {run}, expected {min(runs)} to {max(runs)}")
 
 
 def _holds_checkpoints(folder: Path) -> bool:
-    return folder.is_dir() and any(path.name.isdecimal() for path in folder.iterdir())
+    return folder.is_dir() and any(
+        path.name.isdecimal() and (path / "metadata").is_dir() for path in folder.iterdir()
+    )

@@ -141,10 +141,14 @@ def update_step(config: Config, state: TrainState, batch: Batch) -> tuple[TrainS
     }
 
 
-def relabel(config: Config, state: TrainState, store: Store, view: View) -> jax.Array:
-    """r_hat of the transition that starts at each row, `[rows]`; 0 where none of the view does."""
-    rows = len(store.actions)
-    padding = -rows % _RELABEL_ROWS
+def relabel(
+    config: Config, state: TrainState, store: Store, view: View, num_rows: int
+) -> jax.Array:
+    """r_hat of the transitions of the view's data set, which has `num_rows` rows.
+
+    `[num_rows]`, by the row at which the transition starts; 0 where none does.
+    """
+    padding = -num_rows % _RELABEL_ROWS
 
     def members_mean(rows: jax.Array) -> jax.Array:
         inputs = state_action(store.observations[rows], store.actions[rows])
@@ -152,9 +156,9 @@ def relabel(config: Config, state: TrainState, store: Store, view: View) -> jax.
         return jnp.tanh(outputs[..., 0]).mean(axis=0)
 
     # The filling repeats the last row; its outputs are cut off.
-    chunks = jnp.minimum(jnp.arange(rows + padding), rows - 1).reshape(-1, _RELABEL_ROWS)
-    rewards = jax.lax.map(members_mean, chunks).reshape(-1)[:rows]
-    mask = _starts_transition(store, view)
+    rows = view.first_row + jnp.minimum(jnp.arange(num_rows + padding), num_rows - 1)
+    rewards = jax.lax.map(members_mean, rows.reshape(-1, _RELABEL_ROWS)).reshape(-1)[:num_rows]
+    mask = _starts_transition(store, view, num_rows)
     if config.reward_scale == "minmax":
         low = jnp.min(rewards, where=mask, initial=jnp.inf)
         high = jnp.max(rewards, where=mask, initial=-jnp.inf)
@@ -162,10 +166,11 @@ def relabel(config: Config, state: TrainState, store: Store, view: View) -> jax.
     return jnp.where(mask, rewards, 0.0)
 
 
-def _starts_transition(store: Store, view: View) -> jax.Array:
+def _starts_transition(store: Store, view: View, num_rows: int) -> jax.Array:
     index = jnp.arange(len(store.transition_rows))
     own = (index >= view.first_transition) & (index < view.first_transition + view.num_transitions)
-    return jnp.zeros(len(store.actions), bool).at[store.transition_rows].set(own)
+    rows = jnp.where(own, store.transition_rows - view.first_row, num_rows)
+    return jnp.zeros(num_rows, bool).at[rows].set(True, mode="drop")
 
 
 def _updates_per_epoch(config: Config, num_pairs: int) -> int:

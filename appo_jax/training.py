@@ -8,14 +8,17 @@ which keeps each run bit-equal to itself alone.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from appo_jax.types import LabelledPairs, Metrics, Store, View
 
 BatchRuns = Literal["map", "vmap"]
+RUNS = "runs"  # the mesh axis
 
 
 class PolicyLearner(Protocol):
@@ -62,13 +65,32 @@ class RewardLearner(Protocol):
     def update_step(self, config: Any, state: Any, batch: Any) -> tuple[Any, Metrics]:
         """One update."""
 
-    def relabel(self, config: Any, state: Any, store: Store, view: View) -> jax.Array:
-        """The reward of each row."""
+    def relabel(
+        self, config: Any, state: Any, store: Store, view: View, num_rows: int
+    ) -> jax.Array:
+        """The reward of each of the rows of the view's data set."""
 
 
-def default_batch_runs() -> BatchRuns:
-    """`map` on a CPU, where `vmap` gains nothing; `vmap` on an accelerator."""
-    return "map" if jax.default_backend() == "cpu" else "vmap"
+def choose_batch_runs(wanted: str = "auto") -> BatchRuns:
+    """What is wanted; for "auto" `map` on a CPU, where `vmap` gains nothing, else `vmap`."""
+    if wanted == "auto":
+        return "map" if jax.default_backend() == "cpu" else "vmap"
+    return cast(BatchRuns, wanted)
+
+
+def runs_mesh() -> Mesh | None:
+    """The local devices in a row, to spread runs over; None where there is but one."""
+    devices = jax.local_devices()
+    return Mesh(np.array(devices), (RUNS,)) if len(devices) > 1 else None
+
+
+def spread(mesh: Mesh | None, tree: Any, shared: bool = False) -> Any:
+    """Put runs on the devices of a mesh, or, with `shared`, a copy of everything on each."""
+    if mesh is None:
+        return tree
+    return jax.device_put(
+        tree, NamedSharding(mesh, PartitionSpec() if shared else PartitionSpec(RUNS))
+    )
 
 
 def stack_runs(runs: Sequence[Any]) -> Any:
@@ -85,7 +107,7 @@ def over_runs(function: Callable[..., Any], batch_runs: BatchRuns) -> Callable[.
 
 @functools.partial(
     jax.jit,
-    static_argnames=("learner", "config", "num_updates", "batch_runs"),
+    static_argnames=("learner", "config", "num_updates", "batch_runs", "mesh"),
     donate_argnames="states",
 )
 def train_chunk(
@@ -97,8 +119,12 @@ def train_chunk(
     store: Store,
     views: View,
     batch_runs: BatchRuns = "map",
+    mesh: Mesh | None = None,
 ) -> tuple[Any, Metrics, jax.Array]:
     """`num_updates` updates of every run; `states` are donated.
+
+    With a `mesh` of `runs_mesh` each of its devices works off its share of the runs, which must be
+    a multiple of the devices, and none talks to another.
 
     keys: `[runs]`, each run's key for batches; the update's number is folded into it, so the data
     of an update don't depend on how updates are cut into chunks. Returns the new states, the
@@ -107,7 +133,9 @@ def train_chunk(
     the chunk, so that its `step` falls behind and tells where it stopped; the others go on.
     """
 
-    def one_run(state: Any, key: jax.Array, view: View) -> tuple[Any, Metrics, jax.Array]:
+    def one_run(
+        store: Store, state: Any, key: jax.Array, view: View
+    ) -> tuple[Any, Metrics, jax.Array]:
         def update(state: Any) -> tuple[Any, Metrics]:
             batch = learner.sample(config, jax.random.fold_in(key, state.step), store, view)
             return learner.update_step(config, state, batch)
@@ -128,7 +156,19 @@ def train_chunk(
         state = jax.tree.map(lambda new, old: jnp.where(broken < 0, new, old), new, state)
         return state, metrics, broken
 
-    return over_runs(one_run, batch_runs)(states, keys, views)
+    def all_runs(store: Store, *rows: Any) -> tuple[Any, Metrics, jax.Array]:
+        return over_runs(functools.partial(one_run, store), batch_runs)(*rows)
+
+    if mesh is not None:
+        rows = PartitionSpec(RUNS)
+        all_runs = jax.shard_map(
+            all_runs,
+            mesh=mesh,
+            in_specs=(PartitionSpec(), rows, rows, rows),
+            out_specs=rows,
+            check_vma=False,  # the loop's carry starts from constants, which vary over no axis
+        )
+    return all_runs(store, states, keys, views)
 
 
 def leaf_names(metrics: Metrics, states: Any) -> list[str]:
@@ -178,18 +218,19 @@ def fit_reward(
     return over_runs(one_run, batch_runs)(states, pairs)
 
 
-@functools.partial(jax.jit, static_argnames=("learner", "config", "batch_runs"))
+@functools.partial(jax.jit, static_argnames=("learner", "config", "num_rows", "batch_runs"))
 def relabel(
     learner: RewardLearner,
     config: Any,
     states: Any,
     store: Store,
     views: View,
+    num_rows: int,
     batch_runs: BatchRuns = "map",
-) -> View:
-    """The views with every run's learned rewards `[runs, rows]` in place of the former ones."""
+) -> jax.Array:
+    """The learned rewards of runs on data sets of `num_rows` rows, `[runs, num_rows]`."""
 
-    def one_run(state: Any, view: View) -> View:
-        return view.replace(rewards=learner.relabel(config, state, store, view))
+    def one_run(state: Any, view: View) -> jax.Array:
+        return learner.relabel(config, state, store, view, num_rows)
 
     return over_runs(one_run, batch_runs)(states, views)

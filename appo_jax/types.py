@@ -50,7 +50,7 @@ class Batch(struct.PyTreeNode):
 
 
 class Store(struct.PyTreeNode):
-    """The observations and actions of one or more data sets on the device; all runs share it.
+    """One or more data sets on the device, one behind the other; all runs share it.
 
     Episodes lie back to back with one row more than they have steps, so the next observation of
     row i is row i + 1.
@@ -60,6 +60,8 @@ class Store(struct.PyTreeNode):
     terminations: `[rows]`, bool.
     transition_rows: `[transitions]`, int32, the rows that start a transition.
     segment_rows: `[segments]`, int32, the rows that start a segment inside one episode.
+    rewards: `[rewards]`, of the transition that starts at each row, for each data set, or for each
+    reward model one after another: a view says which are its own.
     """
 
     observations: jax.Array
@@ -67,20 +69,22 @@ class Store(struct.PyTreeNode):
     terminations: jax.Array
     transition_rows: jax.Array
     segment_rows: jax.Array
+    rewards: jax.Array
 
 
 class View(struct.PyTreeNode):
-    """One run's part of a `Store`: its slices of the two index tables, and its rewards.
+    """One run's part of a `Store`: its slices of the two index tables, its rows and its rewards.
 
-    first_transition, num_transitions, first_segment, num_segments: scalars, int32.
-    rewards: `[rows]`, r_hat of the transition that starts at each row.
+    All are scalars, int32. `first_reward` is the place in the store's rewards of the reward of
+    `first_row`, the data set's first row.
     """
 
     first_transition: jax.Array
     num_transitions: jax.Array
     first_segment: jax.Array
     num_segments: jax.Array
-    rewards: jax.Array
+    first_row: jax.Array
+    first_reward: jax.Array
 
 
 class LabelledPairs(struct.PyTreeNode):

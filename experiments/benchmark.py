@@ -89,7 +89,7 @@ def jax_block(store: Store, view: View, num_updates: int) -> Block:
     def block() -> None:
         nonlocal states
         states, metrics, _ = training.train_chunk(
-            appo, CONFIG, num_updates, states, keys, store, views, training.default_batch_runs()
+            appo, CONFIG, num_updates, states, keys, store, views, training.choose_batch_runs()
         )
         jax.block_until_ready((states, metrics))
 
@@ -109,7 +109,7 @@ def torch_block(store: Store, view: View, num_updates: int) -> Block:
             store.observations,
             store.actions,
             store.terminations.astype(jnp.float32),
-            view.rewards,
+            store.rewards,
             store.transition_rows,
             store.segment_rows,
         )

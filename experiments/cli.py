@@ -1,11 +1,15 @@
 """What the commands share: their flags are parsed in one way, and errors are one sentence."""
 
+import hashlib
 import os
+import platform
 import re
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+import jax
 from absl import flags
 
 
@@ -14,6 +18,28 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):  # Linux alone has it
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def use_compilation_cache() -> None:
+    """Keep compiled programs in the user's cache folder, unless JAX was told of another place.
+
+    A folder for each kind of processor and device: a program compiled for one may not run on
+    another.
+    """
+    if jax.config.values["jax_compilation_cache_dir"]:
+        return
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    device = jax.devices()[0].device_kind
+    machine = hashlib.sha256(f"{platform.processor()} {_cpu()} {device}".encode()).hexdigest()[:12]
+    jax.config.update("jax_compilation_cache_dir", str(caches / "appo-jax" / machine))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def _cpu() -> str:
+    """What the processor can do, as Linux tells it."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
 def parse_flags(argv: Sequence[str]) -> list[str]:

@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,7 @@ class Experiment:
     reward_model: reward_model.Config
     eval_interval: int
     eval_episodes: int
+    eval_stop_at_success: bool
     num_updates: int
 
     def resolved(self) -> dict[str, Any]:
@@ -77,13 +78,26 @@ class Experiment:
 
 @dataclasses.dataclass(frozen=True)
 class Local:
-    """What changes no number: places, processes, and how updates are cut into chunks."""
+    """What changes no number: places, processes, and how runs and updates are cut into parts.
+
+    batch_runs: "map", "vmap", or "auto", what suits the device. runs_per_batch: runs that train
+    together, 0 for as many as fit into memory.
+    """
 
     workdir: Path
     data_dir: Path
     preferences: Path | None
     num_workers: int
     chunk_updates: int
+    batch_runs: str
+    runs_per_batch: int
+
+
+def digest(runs: Sequence[Experiment]) -> str:
+    """A short name for one run, or for all the runs of a grid."""
+    if len(runs) == 1:
+        return runs[0].digest()
+    return hashlib.sha256(" ".join(run.digest() for run in runs).encode()).hexdigest()[:12]
 
 
 def resolve_dataset(

@@ -48,6 +48,7 @@ def evaluate(
             saved.config["seed"] if seed is None else seed,
             saved.update,
             episodes,
+            saved.config["eval_stop_at_success"],
         )
         try:
             return saved, pending.result().metrics()

@@ -36,12 +36,13 @@ class MetricsFile:
         with _replacing(self._path) as partial, partial.open("w", newline="") as file:
             _writer(file).writerows(lines)
 
-    def append(self, run: int, update: int, split: str, metrics: Mapping[str, float]) -> None:
-        """Add a row for each metric, and wait until they are on disk."""
+    def append(self, update: int, split: str, metrics: Mapping[int, Mapping[str, float]]) -> None:
+        """Add a row for each metric of each run, and wait until they are on disk."""
         now = round(time.time(), 3)
         rows = [
             dict(zip(_COLUMNS, (run, update, split, name, value, now), strict=True))
-            for name, value in metrics.items()
+            for run, named in metrics.items()
+            for name, value in named.items()
         ]
         with self._path.open("a", newline="") as file:
             _writer(file).writerows(rows)

@@ -2,9 +2,11 @@
 
 import dataclasses
 import importlib.metadata
+import json
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,40 +20,60 @@ from appo_jax.keys import Purpose, purpose_key
 from appo_jax.types import InputError, Store, View
 from experiments import outputs, signals
 from experiments.collect import collect_and_save
-from experiments.config import Experiment, Local, difference
+from experiments.config import Experiment, Local, difference, digest
 
 META_WORLD_DIMS = (39, 4)
 NUM_FRESH_PAIRS = 1000  # drawn to judge the reward model
 PACKAGES = ("appo-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
-def check_config(experiment: Experiment, local: Local) -> dict[str, Any]:
-    """Write config.json, or compare the run with the one that is there; returns its content."""
+def check_config(runs: Sequence[Experiment], local: Local) -> dict[str, Any]:
+    """Write config.json, or compare the runs with those that are there; returns its content."""
     path = local.workdir / "config.json"
     config = outputs.read_json(path)
+    identities = json.loads(json.dumps([run.identity() for run in runs]))
     if config is not None:
-        if not isinstance(config, dict) or "identity" not in config:
+        if not isinstance(config, dict) or not isinstance(config.get("identities"), list):
             raise InputError(
                 f"--workdir={local.workdir}: its config.json is not from a run, expected a run's "
                 "folder or an empty one"
             )
-        differs = difference(config["identity"], experiment.identity())
-        if differs:
-            raise InputError(
-                f"--workdir={local.workdir}: holds a run with {differs}; expected the same run or "
-                "an empty folder"
-            )
-        config["num_updates"] = experiment.num_updates  # on disk once it is clear that it can grow
+        _check_identities(config["identities"], identities, local)
+        for run in config["runs"]:  # on disk once it is clear that the runs can grow
+            run["num_updates"] = runs[0].num_updates
         return config
     config = {
-        **experiment.resolved(),
-        "identity": experiment.identity(),
-        "digest": experiment.digest(),
+        "runs": [run.resolved() for run in runs],
+        "identities": identities,
+        "digest": digest(runs),
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
         "device": str(jax.devices()[0].device_kind),
     }
     outputs.write_json(path, config)
     return config
+
+
+def _check_identities(found: list[Any], expected: list[Any], local: Local) -> None:
+    differs = f"{len(found)} runs, not {len(expected)}" if len(found) != len(expected) else None
+    for one, other in zip(found, expected, strict=False):
+        differs = differs or difference(one, other)
+    if differs:
+        raise InputError(
+            f"--workdir={local.workdir}: holds a run with {differs}; expected the same run or "
+            "an empty folder"
+        )
+
+
+def obtain_datasets(
+    runs: Sequence[Experiment], config: dict[str, Any], local: Local
+) -> dict[str, Dataset]:
+    """Every data set that a run trains on, by id; raises InputError for one that doesn't fit."""
+    found: dict[str, Dataset] = {}
+    for run in runs:
+        if run.dataset.id not in found:
+            found[run.dataset.id] = obtain_dataset(run, local)
+            check_dataset(found[run.dataset.id], config, local)
+    return found
 
 
 def obtain_dataset(experiment: Experiment, local: Local) -> Dataset:
@@ -89,7 +111,7 @@ def check_dataset(dataset: Dataset, config: dict[str, Any], local: Local) -> Non
         "num_episodes": dataset.num_episodes,
         "num_transitions": dataset.num_transitions,
     }
-    before = config.setdefault("dataset_contents", found)
+    before = config.setdefault("dataset_contents", {}).setdefault(dataset.id, found)
     differs = difference(found, before)
     if differs:
         raise InputError(
@@ -104,8 +126,41 @@ def check_dataset(dataset: Dataset, config: dict[str, Any], local: Local) -> Non
     )
 
 
-def obtain_preferences(experiment: Experiment, local: Local, dataset: Dataset) -> Preferences:
-    """The run's labels, from its file or the scripted teacher; a copy goes to the run's folder."""
+class Labels(NamedTuple):
+    """What decides the labels, and with them the reward model, of a run."""
+
+    dataset: str
+    seed: int
+    num_labels: int
+
+
+def labels_of(run: Experiment) -> Labels:
+    """Runs that differ in lambda alone share them."""
+    return Labels(run.dataset.id, run.seed, run.num_feedback)
+
+
+def obtain_all_preferences(
+    runs: Sequence[Experiment], local: Local, data: Mapping[str, Dataset]
+) -> dict[Labels, Preferences]:
+    """The labels of all runs; copies go to the folder."""
+    found: dict[Labels, Preferences] = {}
+    alone = len({labels_of(run) for run in runs}) == 1
+    for run in runs:
+        name = labels_of(run)
+        if name not in found:
+            copy = local.workdir / "preferences.jsonl"
+            if not alone:
+                file = f"{run.task}-seed{run.seed}-n{name.num_labels}.jsonl"
+                copy = local.workdir / "preferences" / file
+                copy.parent.mkdir(exist_ok=True)
+            found[name] = obtain_preferences(run, local, data[run.dataset.id], copy)
+    return found
+
+
+def obtain_preferences(
+    experiment: Experiment, local: Local, dataset: Dataset, copy: Path
+) -> Preferences:
+    """A run's labels, from its file or the scripted teacher; a copy is left."""
     if local.preferences:
         labels = preferences.load(local.preferences, dataset, experiment.segment_length)
         labels = labels.first(experiment.num_feedback)
@@ -118,7 +173,6 @@ def obtain_preferences(experiment: Experiment, local: Local, dataset: Dataset) -
             experiment.tie_threshold,
             experiment.label_noise,
         )
-    copy = local.workdir / "preferences.jsonl"
     # A person may keep the labels in the run's folder, under this very name.
     if not (local.preferences and copy.exists() and copy.samefile(local.preferences)):
         preferences.save(labels, copy)
@@ -129,67 +183,119 @@ def obtain_preferences(experiment: Experiment, local: Local, dataset: Dataset) -
 def learn_rewards(
     runs: Sequence[Experiment],
     local: Local,
-    dataset: Dataset,
-    labels: Sequence[Preferences],
+    data: Mapping[str, Dataset],
+    labels: Mapping[Labels, Preferences],
     store: Store,
-    view: View,
+    views: Mapping[str, View],
     metrics: outputs.MetricsFile,
-) -> View:
-    """The views `[runs]` with r_hat, from reward models that are fitted now or were before.
+) -> tuple[Store, list[View]]:
+    """The store with r_hat, and each run's view of it.
 
+    The reward models are fitted now, together, or were before; runs with the same labels share one.
     The accuracy that is reported is the fitted model's, also where `--reward=shuffled` then
     permutes its rewards over the transitions.
     """
-    learner = registry.algorithm(runs[0].algorithm).reward_learner
-    config = runs[0].reward_model
-    dims = (dataset.observation_dim, dataset.action_dim)
-    states = training.stack_runs(
-        [
-            learner.init(config, purpose_key(run.seed, Purpose.REWARD_MODEL), *dims, len(own))
-            for run, own in zip(runs, labels, strict=True)
-        ]
-    )
-    views = training.stack_runs([view] * len(runs))
-    batch_runs = training.default_batch_runs()
     folder = local.workdir / "checkpoints" / "reward"
+    groups: dict[int, list[Labels]] = {}  # the number of labels is part of the program
+    for name in labels:
+        groups.setdefault(name.num_labels, []).append(name)
+    states = {count: _init_rewards(runs[0], data, names) for count, names in groups.items()}
+    fit_metrics: dict[int, Any] = {}
     fitted = bool(checkpoint.updates(folder))
     if fitted:
         try:
             with signals.held():
-                states = checkpoint.restore(folder, 0, states)[0]
+                saved = checkpoint.restore(folder, 0, {str(n): states[n] for n in states})[0]
+            states = {int(count): group for count, group in saved.items()}
         except checkpoint.Damaged as damage:
             print(f"{damage}; put aside ({checkpoint.set_aside(folder, 0)}), fitted again")
             fitted = False
+    learner = registry.algorithm(runs[0].algorithm).reward_learner
+    config, batch_runs = runs[0].reward_model, training.choose_batch_runs(local.batch_runs)
     if not fitted:
-        print(f"reward model: fitting it to {len(labels[0])} labels ...", flush=True)
-        began = time.time()
-        pairs = training.stack_runs([own.to_device(dataset) for own in labels])
-        states, fit_metrics = training.fit_reward(learner, config, states, store, pairs, batch_runs)
-        fit_metrics = jax.device_get(fit_metrics)
-    views = training.relabel(learner, config, states, store, views, batch_runs)
+        for count, names in groups.items():
+            many = f", {len(names)} times" if len(names) > 1 else ""
+            print(f"reward model: fitting it to {count} labels{many} ...", flush=True)
+            began = time.time()
+            pairs = [
+                labels[name].to_device(data[name.dataset], int(views[name.dataset].first_row))
+                for name in names
+            ]
+            states[count], found = training.fit_reward(
+                learner, config, states[count], store, training.stack_runs(pairs), batch_runs
+            )
+            fit_metrics[count] = jax.device_get(found)
+            print(f"reward model: fitted in {time.time() - began:.0f} s")
+    rewards: dict[Labels, jax.Array] = {}
+    for count, names in groups.items():
+        for dataset_id, dataset in data.items():
+            rows = [row for row, name in enumerate(names) if name.dataset == dataset_id]
+            if rows:
+                relabelled = training.relabel(
+                    learner,
+                    config,
+                    jax.tree.map(lambda leaf, rows=rows: leaf[np.array(rows)], states[count]),
+                    store,
+                    training.stack_runs([views[dataset_id]] * len(rows)),
+                    len(dataset.observations),
+                    batch_runs,
+                )
+                rewards |= {names[row]: own for row, own in zip(rows, relabelled, strict=True)}
     if not fitted:
-        print(f"reward model: fitted in {time.time() - began:.0f} s")
+        found = {}
+        for name, own in rewards.items():
+            place = groups[name.num_labels].index(name)
+            found[name] = {k: float(v[place]) for k, v in fit_metrics[name.num_labels].items()}
+            found[name] |= _fresh_accuracy(runs[0], name, data[name.dataset], np.asarray(own))
         metrics.keep(lambda row: row["split"] != "reward")
-        for index, run in enumerate(runs):
-            row = {name: float(values[index]) for name, values in fit_metrics.items()}
-            row |= _fresh_accuracy(run, dataset, np.asarray(views.rewards[index]))
-            metrics.append(index, 0, "reward", row)
+        metrics.append(0, "reward", {i: found[labels_of(run)] for i, run in enumerate(runs)})
         with signals.held():
-            checkpoint.save(folder, 0, states, {"config": dataclasses.asdict(config)})
+            checkpoint.save(
+                folder,
+                0,
+                {str(count): group for count, group in states.items()},
+                {"config": dataclasses.asdict(config)},
+            )
     if runs[0].reward == "shuffled":
-        rewards = [
-            _shuffled(run, dataset, own) for run, own in zip(runs, views.rewards, strict=True)
+        rewards = {name: _shuffled(name, data[name.dataset], rewards[name]) for name in rewards}
+    return _with_rewards(runs, store, views, rewards)
+
+
+def _init_rewards(run: Experiment, data: Mapping[str, Dataset], names: Sequence[Labels]) -> Any:
+    learner = registry.algorithm(run.algorithm).reward_learner
+    return training.stack_runs(
+        [
+            learner.init(
+                run.reward_model,
+                purpose_key(name.seed, Purpose.REWARD_MODEL),
+                data[name.dataset].observation_dim,
+                data[name.dataset].action_dim,
+                name.num_labels,
+            )
+            for name in names
         ]
-        views = views.replace(rewards=jnp.stack(rewards))
-    return views
+    )
+
+
+def _with_rewards(
+    runs: Sequence[Experiment],
+    store: Store,
+    views: Mapping[str, View],
+    rewards: Mapping[Labels, jax.Array],
+) -> tuple[Store, list[View]]:
+    places = dict(zip(rewards, np.cumsum([0, *map(len, rewards.values())]).tolist(), strict=False))
+    return store.replace(rewards=jnp.concatenate(list(rewards.values()))), [
+        views[run.dataset.id].replace(first_reward=jnp.int32(places[labels_of(run)]))
+        for run in runs
+    ]
 
 
 def _fresh_accuracy(
-    experiment: Experiment, dataset: Dataset, rewards: np.ndarray
+    experiment: Experiment, name: Labels, dataset: Dataset, rewards: np.ndarray
 ) -> dict[str, float]:
     fresh = preferences.scripted(
         dataset,
-        experiment.seed,
+        name.seed,
         NUM_FRESH_PAIRS,
         experiment.segment_length,
         experiment.tie_threshold,
@@ -204,8 +310,8 @@ def _fresh_accuracy(
     return found if accuracy is None else found | {"reward/accuracy": accuracy}
 
 
-def _shuffled(experiment: Experiment, dataset: Dataset, rewards: jax.Array) -> jax.Array:
+def _shuffled(name: Labels, dataset: Dataset, rewards: jax.Array) -> jax.Array:
     """Rewards `[rows]`, permuted over the transitions: the control without a signal."""
     rows = jnp.asarray(dataset.transition_rows())
-    key = purpose_key(experiment.seed, Purpose.SHUFFLED_REWARDS)
+    key = purpose_key(name.seed, Purpose.SHUFFLED_REWARDS)
     return rewards.at[rows].set(rewards[jax.random.permutation(key, rows)])

@@ -5,10 +5,13 @@ then the evaluation's rows when they arrive. Resuming takes the last checkpoint,
 behind it, and evaluates again what has no row yet; a checkpoint is kept until its row is there.
 """
 
+import json
+import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -42,81 +45,226 @@ class Diverged(Exception):
     """No run is left whose numbers are finite; what was good is on disk."""
 
 
-def run(experiment: Experiment, local: Local) -> dict[str, Any]:
+def run(runs: Sequence[Experiment], local: Local) -> dict[str, Any]:
     """Train, or go on training, and return the content of summary.json.
 
-    Raises InputError for a folder that holds another run, Stopped after a signal, Diverged when
-    the numbers of the last run that was left are no longer finite.
+    All runs differ in task, labels, lambda and seed alone. Raises InputError for a folder that
+    holds other runs, Stopped after a signal, Diverged when no run is left with finite numbers.
     """
     with outputs.locked(local.workdir):
-        config = prepare.check_config(experiment, local)
+        config = prepare.check_config(runs, local)
         with signals.held():
-            done = _finished(experiment, local)
+            done = _finished(runs, config, local)
         if done:
             return done
         started = time.time()
-        dataset = prepare.obtain_dataset(experiment, local)
-        prepare.check_dataset(dataset, config, local)
-        labels = prepare.obtain_preferences(experiment, local, dataset)
-        store, view = datasets.to_device(dataset, experiment.segment_length)
+        data = prepare.obtain_datasets(runs, config, local)
+        labels = prepare.obtain_all_preferences(runs, local, data)
+        store, views = datasets.to_device_together(list(data.values()), runs[0].segment_length)
         metrics = outputs.MetricsFile(local.workdir / "metrics.csv")
-        runs = [experiment]  # one for each row of the runs axis
-        views = prepare.learn_rewards(runs, local, dataset, [labels], store, view, metrics)
+        store, own_views = prepare.learn_rewards(
+            runs, local, data, labels, store, dict(zip(data, views, strict=True)), metrics
+        )
+        clocks: list[dict[str, float]] = []
         with workers.pool(local.num_workers) as pool:
-            loop = _Loop(runs, local, dataset, store, views, metrics, pool, started)
+            job = _Job(runs, local, data, store, own_views, metrics, pool)
             try:
-                loop.train()
+                for batch in job.batches(config):
+                    loop = _Loop(job, batch, started)
+                    loop.train()
+                    clocks += [loop.clock] * len(batch)
+                    started = time.time()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
         with signals.held():
-            return summary.write(runs, local, dataset.id, metrics, loop.clock)
+            return summary.write(runs, local, metrics, clocks)
 
 
-def _finished(experiment: Experiment, local: Local) -> dict[str, Any] | None:
-    """The summary, if the run has nothing left to do."""
-    saved = checkpoint.updates(local.workdir / "checkpoints" / "policy")
-    written = outputs.read_json(local.workdir / "summary.json")
-    done = saved[-1] if saved else 0
-    if done > experiment.num_updates:
+def _finished(
+    runs: Sequence[Experiment], config: Mapping[str, Any], local: Local
+) -> dict[str, Any] | None:
+    """The summary, if the runs have nothing left to do."""
+    size = config.get("runs_per_batch", len(runs))
+    saved = [
+        checkpoint.updates(_folder(local, first, size, len(runs)))
+        for first in range(0, len(runs), size)
+    ]
+    done = [updates[-1] if updates else 0 for updates in saved]
+    num_updates = runs[0].num_updates
+    if max(done) > num_updates:
         raise InputError(
-            f"--num_updates={experiment.num_updates}: {local.workdir} has {done} updates already, "
+            f"--num_updates={num_updates}: {local.workdir} has {max(done)} updates already, "
             "expected at least as many; nothing was changed"
         )
-    if written and written["runs"][0]["num_updates"] == experiment.num_updates == done:
+    written = outputs.read_json(local.workdir / "summary.json")
+    if written and written["runs"][0]["num_updates"] == num_updates == min(done):
         print(f"this run is finished; its results lie in {local.workdir}")
         return written
     return None
 
 
-class _Loop:
-    """The training loop: chunks, checkpoints, and evaluations that run beside them."""
+def _folder(local: Local, first: int, size: int, num_runs: int) -> Path:
+    name = "policy" if size >= num_runs else f"policy-{first}"
+    return local.workdir / "checkpoints" / name
+
+
+class _Job:
+    """What all batches of runs share: data, programs, workers."""
 
     def __init__(
         self,
         runs: Sequence[Experiment],
         local: Local,
-        dataset: Dataset,
+        data: Mapping[str, Dataset],
         store: Store,
-        views: View,
+        views: Sequence[View],
         metrics: outputs.MetricsFile,
         pool: Executor,
-        started: float,
     ):
-        self._runs, self._local, self._metrics, self._pool = runs, local, metrics, pool
-        self._experiment = runs[0]  # for what all rows share
-        self._learner = registry.algorithm(self._experiment.algorithm).policy_learner
-        self._normaliser = dataset.normaliser()
-        self._store, self._views = store, views
-        self._keys = training.stack_runs([purpose_key(run.seed, Purpose.BATCHES) for run in runs])
-        self._folder = local.workdir / "checkpoints" / "policy"
-        self._dims = (dataset.observation_dim, dataset.action_dim)
-        self._dataset_digest = dataset.digest()
+        self.runs, self.local, self.metrics, self.pool = runs, local, metrics, pool
+        self.learner = registry.algorithm(runs[0].algorithm).policy_learner
+        self.mesh = training.runs_mesh()
+        self.batch_runs = training.choose_batch_runs(local.batch_runs)
+        self.store = training.spread(self.mesh, store, shared=True)
+        self.views = views
+        self.keys = [purpose_key(run.seed, Purpose.BATCHES) for run in runs]
+        normalisers = {name: dataset.normaliser() for name, dataset in data.items()}
+        digests = {name: dataset.digest() for name, dataset in data.items()}
+        self.normalisers = [normalisers[run.dataset.id] for run in runs]
+        self.digests = [digests[run.dataset.id] for run in runs]
+        first = next(iter(data.values()))
+        self.dims = (first.observation_dim, first.action_dim)
+        self.rows = 0  # of a batch, repeats included
         self._programs: dict[int, Any] = {}
+
+    def batches(self, config: dict[str, Any]) -> list[range]:
+        """The runs of each batch: all at once, as many as `--runs_per_batch`, or as many as fit."""
+        size = self._batch_size(config)
+        self.rows = self._padded(size)
+        self.folders = {
+            first: _folder(self.local, first, size, len(self.runs))
+            for first in range(0, len(self.runs), size)
+        }
+        return [range(first, min(first + size, len(self.runs))) for first in self.folders]
+
+    def _batch_size(self, config: dict[str, Any]) -> int:
+        num_runs, wanted = len(self.runs), self.local.runs_per_batch
+        before = config.get("runs_per_batch")
+        if before and wanted and wanted != before:
+            raise InputError(
+                f"--runs_per_batch={wanted}: {self.local.workdir} was begun with {before}, "
+                "expected the same"
+            )
+        if before:
+            return before
+        size = min(wanted or num_runs, num_runs)
+        limit = _memory_limit()
+        while not wanted and size > 1 and limit:
+            self.rows = self._padded(size)
+            needed = _memory(self.program(min(self.chunk_updates(), runs_updates(self.runs))))
+            if needed <= limit:
+                break
+            # Equal batches; each try is at least one run smaller.
+            fitting = max(1, min(size - 1, int(size * limit / needed)))
+            size = -(-num_runs // -(-num_runs // fitting))
+            self._programs.clear()
+            print(
+                f"memory: {num_runs} runs together need {needed / 2**30:.1f} GiB of "
+                f"{limit / 2**30:.1f} GiB; they train in batches of {size}"
+            )
+        config["runs_per_batch"] = size
+        outputs.write_json(self.local.workdir / "config.json", config)
+        return size
+
+    def _padded(self, size: int) -> int:
+        devices = self.mesh.size if self.mesh else 1
+        return -(-size // devices) * devices
+
+    def chunk_updates(self) -> int:
+        """Updates of a whole chunk: under `map` the runs take turns, and progress shall show."""
+        devices = self.mesh.size if self.mesh else 1
+        turns = self.rows // devices if self.batch_runs == "map" else 1
+        return max(1, self.local.chunk_updates // turns)
+
+    def fill(self, values: Sequence[Any]) -> Any:
+        """Values of the runs of a batch, stacked; repeats fill the last batch up."""
+        rows = [*values, *[values[-1]] * (self.rows - len(values))]
+        return training.spread(self.mesh, training.stack_runs(rows))
+
+    def program(self, num_updates: int) -> Any:
+        """A chunk of this many updates, compiled ahead so that its time is that of its updates."""
+        if num_updates not in self._programs:
+            run = self.runs[0]
+            states = self.fill([init_state(self.learner, run, self.dims)])
+            self._programs[num_updates] = training.train_chunk.lower(
+                self.learner,
+                run.policy,
+                num_updates,
+                states,
+                self.fill(self.keys[:1]),
+                self.store,
+                self.fill(self.views[:1]),
+                self.batch_runs,
+                self.mesh,
+            ).compile()
+        return self._programs[num_updates]
+
+    def is_compiled(self, num_updates: int) -> bool:
+        """Whether `program` answers at once."""
+        return num_updates in self._programs
+
+
+def init_state(learner: training.PolicyLearner, run: Experiment, dims: tuple[int, int]) -> Any:
+    """The state of a run before its first update."""
+    init = jax.jit(learner.init, static_argnums=(0, 2, 3))  # one program, not dozens
+    key = purpose_key(run.seed, Purpose.POLICY)
+    return init(run.policy, key, *dims, lam=run.lam, discount=run.discount, tau=run.tau)
+
+
+def runs_updates(runs: Sequence[Experiment]) -> int:
+    """The most updates that a chunk of these runs can have."""
+    return min(runs[0].eval_interval, runs[0].num_updates)
+
+
+def _memory_limit() -> int | None:
+    """Bytes that a program's arrays may take on a device."""
+    stats = jax.local_devices()[0].memory_stats()
+    if stats and "bytes_limit" in stats:
+        return int(0.9 * stats["bytes_limit"])
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        # The devices of a CPU share its memory, with each other and with the data on the host.
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return int(0.5 * total / jax.local_device_count())
+    return None
+
+
+def _memory(program: Any) -> int:
+    found = program.memory_analysis()
+    return (
+        found.argument_size_in_bytes
+        + found.output_size_in_bytes
+        - found.alias_size_in_bytes
+        + found.temp_size_in_bytes
+    )
+
+
+class _Loop:
+    """The training loop of a batch: chunks, checkpoints, and evaluations that run beside them."""
+
+    def __init__(self, job: _Job, batch: range, started: float):
+        self._job, self._batch, self._started = job, batch, started
+        self._runs = {number: job.runs[number] for number in batch}
+        self._experiment = job.runs[0]  # for what all runs share
+        self._metrics, self._local, self._pool = job.metrics, job.local, job.pool
+        self._folder = job.folders[batch.start]
+        self._keys = job.fill([job.keys[number] for number in batch])
+        self._views = job.fill([job.views[number] for number in batch])
         self._pending: tuple[int, dict[int, evaluation.PendingEvaluation]] | None = None
         self._stop: signal.Signals | None = None
-        self._started = started
         self.clock = {"train_seconds": 0.0, "timed_updates": 0, "wall_seconds": 0.0}
+        if len(batch) < len(job.runs):
+            print(f"runs {batch.start} to {batch.stop - 1} of {len(job.runs)}")
         self._states, self._update = self._restore_or_init()
         self._progress = Progress(self._update, self._experiment.num_updates)
 
@@ -157,19 +305,8 @@ class _Loop:
             raise Stopped(self._stop, self._update)
 
     def _restore_or_init(self) -> tuple[Any, int]:
-        init = jax.jit(self._learner.init, static_argnums=(0, 2, 3))  # one program, not dozens
-        states = training.stack_runs(
-            [
-                init(
-                    run.policy,
-                    purpose_key(run.seed, Purpose.POLICY),
-                    *self._dims,
-                    lam=run.lam,
-                    discount=run.discount,
-                    tau=run.tau,
-                )
-                for run in self._runs
-            ]
+        states = self._job.fill(
+            [init_state(self._job.learner, run, self._job.dims) for run in self._runs.values()]
         )
         while saved := checkpoint.updates(self._folder):
             whole = self._evaluated()
@@ -182,26 +319,35 @@ class _Loop:
                     break
             else:
                 return self._go_on(update, restored, metadata, whole)
-        self._metrics.keep(lambda row: row["split"] == "reward")
+        self._metrics.keep(lambda row: row["run"] not in self._runs or row["split"] == "reward")
         return states, 0
 
     def _restore(self, update: int, states: Any) -> tuple[Any, dict[str, Any]]:
+        name = f"checkpoint {self._folder}/{update}"
         with signals.held():
-            arrays, metadata = checkpoint.restore(self._folder, update, self._arrays(states))
-        for index, (run, found) in enumerate(zip(self._runs, metadata["runs"], strict=True)):
-            expected = run.identity()
+            metadata = checkpoint.read_metadata(self._folder, update)
+            rows = metadata["rows"]  # of other devices, perhaps
+            template = jax.tree.map(
+                lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype),
+                self._arrays(states),
+            )
+            arrays, _ = checkpoint.restore(self._folder, update, template)
+        for number, found, digest in zip(
+            self._batch, metadata["runs"], metadata["dataset_digests"], strict=True
+        ):
+            expected = json.loads(json.dumps(self._runs[number].identity()))
             differs = difference({**found, "dataset": {"id": found["dataset"]["id"]}}, expected)
+            if digest != self._job.digests[number]:
+                differs = f"data of digest {digest}, not {self._job.digests[number]}"
             if differs:
                 raise InputError(
-                    f"checkpoint {self._folder}/{update}: run {index} has {differs}; expected one "
-                    "of the same run"
+                    f"{name}: run {number} has {differs}; expected one of the same run"
                 )
-        if metadata["dataset_digest"] != self._dataset_digest:
-            raise InputError(
-                f"checkpoint {self._folder}/{update}: trained on data with digest "
-                f"{metadata['dataset_digest']}, expected {self._dataset_digest}"
-            )
-        return arrays["states"], metadata
+        states = [
+            jax.tree.map(lambda leaf, row=row: leaf[row], arrays["states"])
+            for row in range(len(self._batch))
+        ]
+        return self._job.fill(states), metadata
 
     def _step_back(self, updates: Sequence[int], damage: checkpoint.Damaged) -> None:
         """Put a damaged checkpoint aside, and those that came after it."""
@@ -219,10 +365,13 @@ class _Loop:
         # An evaluation of what was then the last update has no place in a longer run's curve.
         self._metrics.keep(
             lambda row: (
-                row["update"] <= update
-                and (
-                    row["split"] != "eval"
-                    or (row["update"] in whole and self._is_evaluated(row["update"]))
+                row["run"] not in self._runs
+                or (
+                    row["update"] <= update
+                    and (
+                        row["split"] != "eval"
+                        or (row["update"] in whole and self._is_evaluated(row["update"]))
+                    )
                 )
             )
         )
@@ -239,43 +388,44 @@ class _Loop:
             self._experiment.eval_interval - self._update % self._experiment.eval_interval
         )
         to_end = self._experiment.num_updates - self._update
-        size = min(self._local.chunk_updates, to_evaluation, to_end)
+        size = min(self._job.chunk_updates(), to_evaluation, to_end)
         program = self._program(size)
         began = time.perf_counter()
         running = self._running(self._update)
-        self._states, metrics, broken = program(self._states, self._keys, self._store, self._views)
+        self._states, metrics, broken = program(
+            self._states, self._keys, self._job.store, self._views
+        )
         self._wait_for_device(metrics)
         metrics, broken = jax.device_get((metrics, broken))
         self.clock["train_seconds"] += time.perf_counter() - began
         self.clock["timed_updates"] += size
-        self._update += size
-        for run in running:
-            row = {name: float(values[run]) for name, values in metrics.items()}
-            self._metrics.append(run, self._update, "train", row)
-            if broken[run] >= 0:
-                name = training.leaf_names(metrics, self._states)[broken[run]]
-                self._stop_run(run, self._update - size + 1, name, row.get(name))
+        first, self._update = self._update + 1, self._update + size
+        rows = {}
+        for number in running:
+            row = number - self._batch.start
+            rows[number] = {name: float(values[row]) for name, values in metrics.items()}
+            if broken[row] >= 0:
+                name = training.leaf_names(metrics, self._states)[broken[row]]
+                self._tell_of_divergence(number, first, name, rows[number].get(name))
+                rows[number][STOPPED] = first - 1
+        self._metrics.append(self._update, "train", rows)
         self._progress.advance(size)
 
     def _running(self, update: int) -> list[int]:
         """The runs that have come to this update."""
-        stops = (self._metrics.values(run, "train", STOPPED) for run in range(len(self._runs)))
-        return [
-            run for run, stop in enumerate(stops) if update <= min(stop.values(), default=update)
-        ]
+        stops = {number: self._metrics.values(number, "train", STOPPED) for number in self._batch}
+        return [n for n, at in stops.items() if all(update <= last for last in at.values())]
 
-    def _stop_run(self, run: int, first: int, name: str, value: float | None) -> None:
-        """Note that a run's numbers are no longer finite since the update `first`."""
-        self._metrics.append(run, self._update, "train", {STOPPED: first - 1})
-        which = self._runs[run]
+    def _tell_of_divergence(self, number: int, first: int, name: str, value: float | None) -> None:
+        run = self._runs[number]
         good = checkpoint.updates(self._folder)
         self._last_words = (
-            f"run {run} (seed {which.seed}, lambda {which.lam:g}): {name} is "
+            f"run {number} ({run.task}, seed {run.seed}, lambda {run.lam:g}): {name} is "
             f"{'not finite' if value is None else value} in updates {first:,} to "
             f"{self._update:,}, expected finite numbers; "
             f"{f'the last checkpoint is of update {good[-1]:,}' if good else 'no checkpoint yet'}"
         )
-        if len(self._runs) > 1:
+        if len(self._job.runs) > 1:
             self._progress.say(f"{self._last_words}; it is stopped, the others go on")
 
     def _wait_for_device(self, arrays: Any) -> None:
@@ -288,26 +438,17 @@ class _Loop:
             time.sleep(0.002)
 
     def _program(self, num_updates: int) -> Any:
-        # Compiled ahead, so that a chunk's time is the time of its updates.
-        if num_updates not in self._programs:
+        if not self._job.is_compiled(num_updates):
             began = time.monotonic()
-            if not self._programs:
+            if self.clock["timed_updates"] == 0:
                 self._progress.say("compiling the update, once ...")
-            self._programs[num_updates] = training.train_chunk.lower(
-                self._learner,
-                self._experiment.policy,
-                num_updates,
-                self._states,
-                self._keys,
-                self._store,
-                self._views,
-                training.default_batch_runs(),
-            ).compile()
+            self._job.program(num_updates)
             self._progress.pause(time.monotonic() - began)
-        return self._programs[num_updates]
+        return self._job.program(num_updates)
 
     def _arrays(self, states: Any) -> dict[str, Any]:
-        return policy.arrays(states, [self._normaliser] * len(self._runs))
+        own = [self._job.normalisers[number] for number in self._batch]
+        return policy.arrays(states, own + own[-1:] * (self._job.rows - len(own)))
 
     def _save(self) -> None:
         saved = checkpoint.updates(self._folder)
@@ -315,10 +456,12 @@ class _Loop:
             return
         self._tick()
         metadata = {
-            "runs": [run.resolved() for run in self._runs],
-            "dataset_digest": self._dataset_digest,
-            "observation_dim": self._dims[0],
-            "action_dim": self._dims[1],
+            "runs": [run.resolved() for run in self._runs.values()],
+            "first_run": self._batch.start,
+            "rows": self._job.rows,
+            "dataset_digests": [self._job.digests[number] for number in self._batch],
+            "observation_dim": self._job.dims[0],
+            "action_dim": self._job.dims[1],
             "clock": self.clock,
         }
         with signals.held():
@@ -334,14 +477,20 @@ class _Loop:
         self._started = now
 
     def _start_evaluation(self, update: int, states: Any) -> None:
-        snapshots = jax.device_get(self._learner.snapshot(states))
+        snapshots = jax.device_get(self._job.learner.snapshot(states))
         pending = {}
-        for index in self._running(update):
-            run = self._runs[index]
-            state = jax.tree.map(lambda leaf, index=index: leaf[index], snapshots)
-            trained = policy.Policy(run.algorithm, run.policy, state, self._normaliser)
-            pending[index] = evaluation.start(
-                self._pool, trained, run.task, run.seed, update, run.eval_episodes
+        for number in self._running(update):
+            run, row = self._runs[number], number - self._batch.start
+            state = jax.tree.map(lambda leaf, row=row: leaf[row], snapshots)
+            trained = policy.Policy(run.algorithm, run.policy, state, self._job.normalisers[number])
+            pending[number] = evaluation.start(
+                self._pool,
+                trained,
+                run.task,
+                run.seed,
+                update,
+                run.eval_episodes,
+                run.eval_stop_at_success,
             )
         self._pending = (update, pending)
 
@@ -363,8 +512,8 @@ class _Loop:
             self._progress.say(
                 f"training waited {waited:.1f} s for the evaluation at update {update:,}"
             )
-        for run, one in pending.items():
-            self._metrics.append(run, update, "eval", one.result().metrics())
+        outcomes = {number: one.result().metrics() for number, one in pending.items()}
+        self._metrics.append(update, "eval", outcomes)
         self._pending = None
         self._progress.evaluated(update, self._success_rates()[update])
 
@@ -373,29 +522,29 @@ class _Loop:
         evaluated = self._evaluated()
         for update in checkpoint.updates(self._folder):
             if self._is_evaluated(update) and update not in evaluated:
-                with signals.held():
-                    arrays, _ = checkpoint.restore(self._folder, update, self._arrays(self._states))
+                states, _ = self._restore(update, self._states)
                 self._collect_evaluation(wait=True)
                 self._stop_if_asked()
-                self._start_evaluation(update, arrays["states"])
+                self._start_evaluation(update, states)
 
     def _evaluated(self) -> set[int]:
         """The updates whose evaluation is on disk, for all runs that came to it."""
-        found = [
-            set(self._metrics.values(run, "eval", LAST_ROW_OF_EVALUATION))
-            for run in range(len(self._runs))
-        ]
+        found = {
+            number: set(self._metrics.values(number, "eval", LAST_ROW_OF_EVALUATION))
+            for number in self._batch
+        }
         return {
             update
-            for update in set.union(*found)
-            if all(update in found[run] for run in self._running(update))
+            for update in set.union(*found.values())
+            if all(update in found[number] for number in self._running(update))
         }
 
     def _success_rates(self) -> dict[int, float]:
         """The mean over runs at each update."""
         rates: dict[int, list[float]] = {}
-        for run in range(len(self._runs)):
-            for update, rate in self._metrics.values(run, "eval", "eval/success_rate").items():
+        for number in self._batch:
+            found = self._metrics.values(number, "eval", "eval/success_rate")
+            for update, rate in found.items():
                 rates.setdefault(update, []).append(rate)
         return {update: float(np.mean(rates[update])) for update in sorted(rates)}
 

@@ -14,27 +14,51 @@ LAST_EVALUATIONS = 5  # whose mean is the result, as in the paper
 def write(
     runs: Sequence[Experiment],
     local: Local,
-    dataset_id: str,
     metrics: outputs.MetricsFile,
-    clock: Mapping[str, float],
+    clocks: Sequence[Mapping[str, float]],
 ) -> dict[str, Any]:
     """Write summary.json and learning_curve.png of finished runs; returns the former's content."""
-    entries = [_entry(index, run, dataset_id, metrics, clock) for index, run in enumerate(runs)]
+    entries = [_entry(index, run, metrics, clocks[index]) for index, run in enumerate(runs)]
     curves = {
-        f"seed {run.seed}, lambda {run.lam:g}": metrics.values(index, "eval", "eval/success_rate")
+        _label(run, runs): metrics.values(index, "eval", "eval/success_rate")
         for index, run in enumerate(runs)
     }
-    title = f"{runs[0].algorithm} on {runs[0].task}, {runs[0].num_feedback} labels"
-    outputs.plot(local.workdir / "learning_curve.png", title, curves)
+    title = ", ".join(dict.fromkeys(run.task for run in runs))
+    outputs.plot(local.workdir / "learning_curve.png", f"{runs[0].algorithm} on {title}", curves)
     summary = {"runs": entries}
     outputs.write_json(local.workdir / "summary.json", summary)
     return summary
 
 
+def _label(run: Experiment, runs: Sequence[Experiment]) -> str:
+    parts = [f"seed {run.seed}", f"lambda {run.lam:g}", f"{run.num_feedback} labels"]
+    if len({run.task for run in runs}) > 1:
+        parts.append(run.task)
+    return ", ".join(parts)
+
+
+def table(entries: Sequence[Mapping[str, Any]]) -> str:
+    """Mean and standard deviation (n - 1) of the success rate over seeds, a line for each setting.
+
+    A run that was stopped for numbers that aren't finite is left out of them, and counted.
+    """
+    groups: dict[tuple[Any, ...], list[float | None]] = {}
+    for entry in entries:
+        setting = (entry["task"], entry["num_feedback"], entry["lam"])
+        groups.setdefault(setting, []).append(entry["success_rate"])
+    lines = [f"{'task':<28}{'labels':>8}{'lambda':>10}{'seeds':>7}{'success rate (%)':>20}"]
+    for (task, labels, lam), found in groups.items():
+        rates = [rate for rate in found if rate is not None]
+        spread = f" +- {np.std(rates, ddof=1):.1f}" if len(rates) > 1 else ""
+        shown = f"{np.mean(rates):.1f}{spread}" if rates else "-"
+        stopped = f"   ({len(found) - len(rates)} stopped)" if len(rates) < len(found) else ""
+        lines.append(f"{task:<28}{labels:>8,}{lam:>10g}{len(rates):>7}{shown:>20}{stopped}")
+    return "\n".join(lines)
+
+
 def _entry(
     index: int,
     run: Experiment,
-    dataset_id: str,
     metrics: outputs.MetricsFile,
     clock: Mapping[str, float],
 ) -> dict[str, Any]:
@@ -46,7 +70,7 @@ def _entry(
     return {
         "algorithm": run.algorithm,
         "task": run.task,
-        "dataset": dataset_id,
+        "dataset": run.dataset.id,
         "reward": run.reward,
         "seed": run.seed,
         "lam": run.lam,

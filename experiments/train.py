@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import io
+import itertools
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,8 +20,16 @@ from appo_jax.data.preferences import count_labels
 from appo_jax.envs import meta_world
 from appo_jax.types import InputError
 from experiments import runner
-from experiments.cli import available_cores, parse_flags
-from experiments.config import COLLECTED_SIZE, Experiment, Local, file_digest, resolve_dataset
+from experiments.cli import available_cores, parse_flags, use_compilation_cache
+from experiments.config import (
+    COLLECTED_SIZE,
+    Experiment,
+    Local,
+    digest,
+    file_digest,
+    resolve_dataset,
+)
+from experiments.summary import table
 
 TIE_THRESHOLD = 12.5  # Meta-World's true rewards go to 10 a step
 REWARDS = ("learned", "shuffled")
@@ -65,6 +74,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "label_noise": (0, 1),
     "seed": (0, 2**31 - 1),
     "data_seed": (0, 2**31 - 1),
+    "runs_per_batch": (0, math.inf),
 }
 
 
@@ -74,8 +84,11 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
         functools.partial(define, flag_values=values)
         for define in (flags.DEFINE_string, flags.DEFINE_integer, flags.DEFINE_float)
     )
-    string("task", None, "Meta-World task, e.g. sweep (sweep-v2, sweep-v3)")
-    number("lam", 0.03, "lambda, the weight of conservatism")
+    words = functools.partial(_define_list, flags.ArgumentParser(), values)
+    integers = functools.partial(_define_list, flags.IntegerParser(), values)
+    numbers = functools.partial(_define_list, flags.FloatParser(), values)
+    words("task", None, "Meta-World task, e.g. sweep (sweep-v2, sweep-v3), or several: a,b")
+    numbers("lam", (0.03,), "lambda, the weight of conservatism, or several: 0.01,0.03")
     number("discount", 0.99, "gamma")
     number("tau", 0.001, "Polyak rate of the target critics")
     string(
@@ -92,19 +105,33 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
         f"size for medium-replay (of three buffers: {_PAPER_SIZES})",
     )
     integer("data_seed", 0, "seed of the data that are collected")
-    integer("num_feedback", 1000, "labelled pairs; all of --preferences by default")
+    integers(
+        "num_feedback",
+        (1000,),
+        "labelled pairs, or several: 500,1000; all of --preferences by default",
+    )
     string("preferences", None, "JSON Lines file of labels to learn from")
     integer("segment_length", 25, "steps of a segment")
     number("tie_threshold", TIE_THRESHOLD, "returns that differ by no more than this are a tie")
     number("label_noise", 0.0, "probability that a label is replaced by another one")
-    integer("seed", 0, "seed of labels, initialisation, batches and evaluation")
+    integers("seed", (0,), "of labels, initialisation, batches and evaluation, or several: 0,1,2")
+    integer("num_seeds", None, "so many seeds, from --seed on")
     string("reward", "learned", "learned, or shuffled over the transitions (control)")
     string("reward_scale", "minmax", "of the learned reward: minmax ([0, 1]) or raw")
     integer("num_updates", 250_000, "updates of the policy; more of them extend a run")
     integer("eval_interval", 5_000, "updates between evaluations")
     integer("eval_episodes", 50, "episodes of one evaluation")
+    boolean = functools.partial(flags.DEFINE_boolean, flag_values=values)
+    boolean("eval_stop_at_success", False, "end an episode at its first success: no true return")
     integer("chunk_updates", 500, "updates between two looks at the host")
-    string("workdir", None, "folder of the run; default: runs/<task>/appo/<digest>")
+    string("batch_runs", "auto", "runs of a grid together (vmap), in turn (map), or what suits")
+    integer("runs_per_batch", 0, "runs of a grid in one program; 0: as many as fit into memory")
+    boolean("compilation_cache", True, "keep compiled programs in the user's cache folder")
+    string(
+        "workdir",
+        None,
+        "folder of the run; default: runs/<task>/appo/<digest>, of a grid runs/grid/appo/<digest>",
+    )
     integer("num_workers", available_cores(), "simulator processes")
     for prefix, config, helps in (
         ("", appo.Config(), _POLICY_FLAGS),
@@ -116,59 +143,113 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
             define(prefix + field, default, help)
 
 
-def experiment_from_flags(values: flags.FlagValues) -> tuple[Experiment, Local]:
-    """What the command line asks for. Raises InputError naming the first flag that is wrong."""
+class _ListParser(flags.ArgumentParser):
+    """One value or several, with commas between them."""
+
+    def __init__(self, parser: flags.ArgumentParser):
+        self._parser = parser
+        self.syntactic_help = f"{parser.syntactic_help}, or several with commas between them"
+
+    def parse(self, argument: Any) -> tuple[Any, ...]:
+        words = argument.split(",") if isinstance(argument, str) else argument
+        found = tuple(self._parser.parse(word) for word in words)
+        if len(set(found)) < len(found):
+            raise ValueError("holds a value twice, expected each once")
+        return found
+
+
+def _define_list(
+    parser: flags.ArgumentParser, values: flags.FlagValues, name: str, default: Any, help: str
+) -> None:
+    serializer = flags.CsvListSerializer(",")
+    flags.DEFINE(_ListParser(parser), name, default, help, values, serializer)
+
+
+def experiments_from_flags(values: flags.FlagValues) -> tuple[list[Experiment], Local]:
+    """The runs that the command line asks for. Raises InputError naming the first wrong flag."""
     if values.task is None:
         raise InputError("--task is missing, expected a Meta-World task like --task=sweep")
     with _naming("task"):
-        task = meta_world.canonical_name(values.task)
+        tasks = [meta_world.canonical_name(task) for task in values.task]
     _check_numbers(values.flag_values_dict())
     _check_choice("reward", values.reward, REWARDS)
     _check_choice("reward_scale", values.reward_scale, ("minmax", "raw"))
+    _check_choice("batch_runs", values.batch_runs, ("auto", "map", "vmap"))
     data_dir = minari_io.root(values.data_dir)
-    spec = resolve_dataset(values.dataset, task, values.dataset_size, values.data_seed, data_dir)
-    if spec.recipe != "minari" and values.segment_length > meta_world.HORIZON:
+    specs = {
+        task: resolve_dataset(values.dataset, task, values.dataset_size, values.data_seed, data_dir)
+        for task in tasks
+    }
+    if len(specs) < len(tasks):
+        raise InputError(f"--task={','.join(values.task)}: one task twice, expected each once")
+    if values.segment_length > meta_world.HORIZON and any(
+        spec.recipe != "minari" for spec in specs.values()
+    ):
         raise InputError(
             f"--segment_length={values.segment_length}: expected a number from 1 to "
             f"{meta_world.HORIZON}, the steps of an episode"
         )
     preferences = Path(values.preferences) if values.preferences else None
-    experiment = Experiment(
-        algorithm="appo",
-        task=task,
-        dataset=spec,
-        reward=values.reward,
-        num_feedback=_num_feedback(values, preferences),
-        segment_length=values.segment_length,
-        tie_threshold=values.tie_threshold,
-        label_noise=values.label_noise,
-        preferences_digest=file_digest(preferences) if preferences else None,
-        seed=values.seed,
-        lam=values.lam,
-        discount=values.discount,
-        tau=values.tau,
-        policy=appo.Config(
-            segment_length=values.segment_length, **_fields(values, "", _POLICY_FLAGS)
-        ),
-        reward_model=reward_model.Config(
-            reward_scale=values.reward_scale, **_fields(values, "reward_", _REWARD_FLAGS)
-        ),
-        eval_interval=values.eval_interval,
-        eval_episodes=values.eval_episodes,
-        num_updates=values.num_updates,
-    )
-    default = Path("runs") / task.removesuffix("-v3") / experiment.algorithm / experiment.digest()
+    if preferences and len(tasks) > 1:
+        raise InputError(
+            f"--preferences={preferences}: labels of one data set, expected one task and not "
+            f"{len(tasks)}"
+        )
+    counts = _label_counts(values, preferences)
+    runs = [
+        Experiment(
+            algorithm="appo",
+            task=task,
+            dataset=specs[task],
+            reward=values.reward,
+            num_feedback=count,
+            segment_length=values.segment_length,
+            tie_threshold=values.tie_threshold,
+            label_noise=values.label_noise,
+            preferences_digest=file_digest(preferences) if preferences else None,
+            seed=seed,
+            lam=lam,
+            discount=values.discount,
+            tau=values.tau,
+            policy=appo.Config(
+                segment_length=values.segment_length, **_fields(values, "", _POLICY_FLAGS)
+            ),
+            reward_model=reward_model.Config(
+                reward_scale=values.reward_scale, **_fields(values, "reward_", _REWARD_FLAGS)
+            ),
+            eval_interval=values.eval_interval,
+            eval_episodes=values.eval_episodes,
+            eval_stop_at_success=values.eval_stop_at_success,
+            num_updates=values.num_updates,
+        )
+        for task, count, lam, seed in itertools.product(tasks, counts, values.lam, _seeds(values))
+    ]
+    kind = tasks[0].removesuffix("-v3") if len(runs) == 1 else "grid"
+    default = Path("runs") / kind / runs[0].algorithm / digest(runs)
     local = Local(
         workdir=Path(values.workdir) if values.workdir else default,
         data_dir=data_dir,
         preferences=preferences,
         num_workers=values.num_workers,
         chunk_updates=values.chunk_updates,
+        batch_runs=values.batch_runs,
+        runs_per_batch=values.runs_per_batch,
     )
-    return experiment, local
+    return runs, local
 
 
-def _num_feedback(values: flags.FlagValues, preferences: Path | None) -> int:
+def _seeds(values: flags.FlagValues) -> tuple[int, ...]:
+    if values.num_seeds is None:
+        return values.seed
+    if len(values.seed) > 1:
+        raise InputError(
+            f"--num_seeds={values.num_seeds}: --seed names {len(values.seed)} already, expected "
+            "one of the two flags"
+        )
+    return tuple(range(values.seed[0], values.seed[0] + values.num_seeds))
+
+
+def _label_counts(values: flags.FlagValues, preferences: Path | None) -> tuple[int, ...]:
     if preferences is None:
         return values.num_feedback
     with _naming("preferences"):
@@ -176,10 +257,10 @@ def _num_feedback(values: flags.FlagValues, preferences: Path | None) -> int:
     if not available:
         raise InputError(f"--preferences={preferences}: no labels, expected at least one")
     if not values["num_feedback"].present:
-        return available
-    if values.num_feedback > available:
+        return (available,)
+    if max(values.num_feedback) > available:
         raise InputError(
-            f"--num_feedback={values.num_feedback}: {preferences} holds {available} labels, "
+            f"--num_feedback={max(values.num_feedback)}: {preferences} holds {available} labels, "
             "expected at most as many"
         )
     return values.num_feedback
@@ -200,11 +281,13 @@ def _fields(values: flags.FlagValues, prefix: str, helps: Mapping[str, str]) -> 
 def _check_numbers(values: dict[str, Any]) -> None:
     own = [*_POLICY_FLAGS, *(f"reward_{field}" for field in _REWARD_FLAGS), *_BOUNDS]
     own += ["num_feedback", "segment_length", "num_updates", "eval_interval", "eval_episodes"]
-    own += ["chunk_updates", "num_workers", "dataset_size"]
-    for name in own:
-        value = values[name]
-        if value is None:
-            continue
+    own += ["chunk_updates", "num_workers", "dataset_size", "num_seeds", "runs_per_batch"]
+    given = {name: values[name] for name in own if values[name] is not None}
+    for name, value in (
+        (name, one)
+        for name, several in given.items()
+        for one in (several if isinstance(several, tuple) else (several,))
+    ):
         low, high = _BOUNDS.get(name, (1 if isinstance(value, int) else math.ulp(0), math.inf))
         if not (low <= value <= high and math.isfinite(value)):
             above = "above 0" if low == math.ulp(0) else f"from {low:g}"
@@ -217,34 +300,50 @@ def _check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
         raise InputError(f"--{name}={value}: expected {' or '.join(allowed)}")
 
 
-def describe(experiment: Experiment, local: Local) -> str:
+def describe(runs: Sequence[Experiment], local: Local) -> str:
     """What is about to happen, for a person to read before it does."""
-    spec, policy, reward = experiment.dataset, experiment.policy, experiment.reward_model
-    origin = {
-        "lire": f"LiRE replay buffers in {local.data_dir}",
-        "minari": f"Minari data set in {local.data_dir}",
-        "collect": f"to be kept in {local.data_dir}, collected by {local.num_workers} workers",
-    }[spec.source]
+    first = runs[0]
+    policy, reward = first.policy, first.reward_model
     teacher = local.preferences or (
-        f"scripted teacher, ties within {experiment.tie_threshold:g}, noise "
-        f"{experiment.label_noise:g}"
+        f"scripted teacher, ties within {first.tie_threshold:g}, noise {first.label_noise:g}"
     )
+    tasks, counts, lams, seeds = (
+        ", ".join(dict.fromkeys(values))
+        for values in (
+            [run.task for run in runs],
+            [f"{run.num_feedback:,}" for run in runs],
+            [f"{run.lam:g}" for run in runs],
+            [str(run.seed) for run in runs],
+        )
+    )
+    grid = f"{len(runs)} runs: " if len(runs) > 1 else ""
     lines = {
-        "task": f"{experiment.task}, lambda {experiment.lam:g}, seed {experiment.seed}",
-        "data set": f"{spec.id}\n{'':<15}{origin}\n{'':<15}({spec.reason})",
-        "labels": f"{experiment.num_feedback:,} pairs of segments of {experiment.segment_length} "
-        f"steps; {teacher}",
-        "reward": f"{experiment.reward}; {reward.ensemble_size} networks of "
+        "task": f"{grid}{tasks}, lambda {lams}, seed {seeds}",
+        "data set": f"\n{'':<15}".join(_origins(runs, local)),
+        "labels": f"{counts} pairs of segments of {first.segment_length} steps; {teacher}",
+        "reward": f"{first.reward}; {reward.ensemble_size} networks of "
         f"{reward.hidden_layers} x {reward.hidden_dim}, {reward.num_epochs} epochs, scale "
         f"{reward.reward_scale}",
-        "policy": f"{experiment.algorithm}; networks of {policy.hidden_layers} x "
-        f"{policy.hidden_dim}, {experiment.num_updates:,} updates",
-        "evaluation": f"{experiment.eval_episodes} episodes every {experiment.eval_interval:,} "
+        "policy": f"{first.algorithm}; networks of {policy.hidden_layers} x "
+        f"{policy.hidden_dim}, {first.num_updates:,} updates",
+        "evaluation": f"{first.eval_episodes} episodes every {first.eval_interval:,} "
         f"updates, {local.num_workers} workers",
         "device": _device(),
         "results": f"{local.workdir}",
     }
     return "\n".join(f"{title:<15}{text}" for title, text in lines.items())
+
+
+def _origins(runs: Sequence[Experiment], local: Local) -> Iterator[str]:
+    origins = {
+        "lire": f"LiRE replay buffers in {local.data_dir}",
+        "minari": f"Minari data set in {local.data_dir}",
+        "collect": f"to be kept in {local.data_dir}, collected by {local.num_workers} workers",
+    }
+    for spec in dict.fromkeys(run.dataset for run in runs):
+        yield spec.id
+        yield origins[spec.source]
+        yield f"({spec.reason})"
 
 
 def _device() -> str:
@@ -261,9 +360,11 @@ def main(_: Sequence[str]) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # a pipe or a file shows each line at once, too
     try:
-        experiment, local = experiment_from_flags(flags.FLAGS)
-        print(describe(experiment, local))
-        summary = runner.run(experiment, local)
+        runs, local = experiments_from_flags(flags.FLAGS)
+        print(describe(runs, local))
+        if flags.FLAGS.compilation_cache:
+            use_compilation_cache()
+        summary = runner.run(runs, local)
     except InputError as error:
         sys.exit(f"error: {error}")
     except runner.Diverged as diverged:
@@ -281,6 +382,9 @@ def main(_: Sequence[str]) -> None:
             "error: a worker process died (killed, or out of memory); the same command goes on "
             "from the last checkpoint"
         )
+    if len(runs) > 1:
+        print(table(summary["runs"]))
+        return
     entry = summary["runs"][0]
     averaged = entry["num_evaluations_averaged"]
     of = "the last evaluation" if averaged == 1 else f"the mean of the last {averaged} evaluations"

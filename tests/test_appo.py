@@ -127,8 +127,9 @@ def test_every_config_field_acts(field: str) -> None:
         terminations=jnp.zeros(rows, bool),
         transition_rows=jnp.arange(30),
         segment_rows=jnp.arange(30),
+        rewards=jnp.ones(rows),
     )
-    view = View(jnp.int32(0), jnp.int32(30), jnp.int32(0), jnp.int32(30), jnp.ones(rows))
+    view = View(*(jnp.int32(number) for number in (0, 30, 0, 30, 0, 0)))
 
     def program(config: appo.Config) -> str:
         def run(key: jax.Array) -> Any:
@@ -242,8 +243,9 @@ def test_a_two_state_chain_solved_by_hand() -> None:
         terminations=jnp.zeros(rows, bool),
         transition_rows=jnp.arange(rows - 1),
         segment_rows=jnp.arange(rows - 1),
+        rewards=1.0 - states,
     )
-    view = View(*(jnp.int32(number) for number in (0, rows - 1, 0, rows - 1)), rewards=1.0 - states)
+    view = View(*(jnp.int32(number) for number in (0, rows - 1, 0, rows - 1, 0, 0)))
     config = appo.Config(
         hidden_layers=1,
         hidden_dim=32,

@@ -20,7 +20,7 @@ EXPERT = f"metaworld/{TASK}-v3/medium-expert-n1000-seed0-v0"
 @pytest.fixture
 def experiment(tmp_path: Path) -> Experiment:
     write_buffers(tmp_path)
-    return parse(*TINY, f"--data_dir={tmp_path}")[0]
+    return parse(*TINY, f"--data_dir={tmp_path}")[0][0]
 
 
 def changed(value: Any) -> Any:

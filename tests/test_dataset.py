@@ -124,7 +124,8 @@ def test_gathered_segment_pairs(numbered: Make) -> None:
 
 def test_segment_pairs_have_the_rewards_of_the_view(numbered: Make) -> None:
     store, view = on_device(numbered(), 2)
-    view = view.replace(rewards=-view.rewards)
+    store = store.replace(rewards=jnp.concatenate([store.rewards, -store.rewards]))
+    view = view.replace(first_reward=jnp.int32(len(store.actions)))
     pairs = datasets.gather_segment_pairs(store, view, jnp.array([[6, 8]]), 2)
     np.testing.assert_array_equal(pairs.rewards, [[[-6.5, -7.5], [-8.5, -9.5]]])
 
@@ -154,22 +155,13 @@ def test_draws_are_uniform_over_all_starts(numbered: Make) -> None:
 def test_a_view_of_a_shared_store_draws_its_own_rows(numbered: Make) -> None:
     first = numbered((3, 5))
     second = numbered((4, 2, 6), first_row=len(first.rewards))
-    (left, left_view), (right, right_view) = on_device(first, 3), on_device(second, 3)
     rows = len(first.rewards)
-    store = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), left, right).replace(
-        transition_rows=jnp.concatenate([left.transition_rows, right.transition_rows + rows]),
-        segment_rows=jnp.concatenate([left.segment_rows, right.segment_rows + rows]),
-    )
-    rewards = jnp.concatenate([left_view.rewards, right_view.rewards])
-    views = jax.tree.map(
-        lambda *leaves: jnp.stack(leaves),
-        left_view.replace(rewards=rewards),
-        right_view.replace(
-            rewards=rewards,
-            first_transition=left_view.num_transitions,
-            first_segment=left_view.num_segments,
-        ),
-    )
+    store, views = datasets.to_device_together([first, second], 3)
+    plain = np.concatenate([first.observations, second.observations])
+    normalised = [dataset.normaliser()(dataset.observations) for dataset in (first, second)]
+    np.testing.assert_array_equal(store.observations, np.concatenate(normalised))
+    store = store.replace(observations=jnp.asarray(plain))
+    views = jax.tree.map(lambda *leaves: jnp.stack(leaves), *views)
 
     def draw(view: View) -> tuple[jax.Array, jax.Array]:
         key = jax.random.key(0)
@@ -185,6 +177,21 @@ def test_a_view_of_a_shared_store_draws_its_own_rows(numbered: Make) -> None:
     assert_uniform(segments[1], second.segment_rows(3) + rows)
     observed = datasets.gather_transitions(store, transitions[1]).observations[:, 0]
     np.testing.assert_array_equal(observed, transitions[1])
+    pairs = datasets.gather_segment_pairs(
+        store.replace(rewards=jnp.arange(100.0)),
+        jax.tree.map(lambda leaf: leaf[1], views).replace(first_reward=jnp.int32(50)),
+        jnp.array([[rows, rows + 5]]),
+        2,
+    )
+    np.testing.assert_array_equal(pairs.rewards, [[[50, 51], [55, 56]]])
+
+
+def test_sets_of_other_widths_share_no_store(numbered: Make) -> None:
+    wide = from_episodes(
+        [Episode(np.zeros((4, 3)), np.zeros((3, 1)), np.zeros(3), np.zeros(3, bool))], "wide"
+    )
+    with pytest.raises(InputError, match=r"data sets tiny/numbered-v0, wide have .* the same in"):
+        datasets.to_device_together([numbered(), wide], 2)
 
 
 def test_normaliser_is_over_the_observations_that_start_a_transition() -> None:
@@ -210,8 +217,8 @@ def test_the_store_is_normalised_and_finite(numbered: Make) -> None:
     )
     assert np.isfinite(np.asarray(store.observations)).all()
     np.testing.assert_array_equal(store.observations[:, 1], 0)
-    np.testing.assert_array_equal(view.rewards, dataset.rewards)
-    assert store.observations.dtype == store.actions.dtype == view.rewards.dtype == jnp.float32
+    np.testing.assert_array_equal(store.rewards, dataset.rewards)
+    assert store.observations.dtype == store.actions.dtype == store.rewards.dtype == jnp.float32
     assert store.transition_rows.dtype == store.segment_rows.dtype == jnp.int32
 
 

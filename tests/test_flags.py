@@ -101,7 +101,8 @@ def test_each_flag_sets_the_field_of_its_name(name: str, data_dir: Path) -> None
     assert all(after[field] == value for field in different)
 
 
-def _flat(experiment: Any, local: Any) -> dict[str, Any]:
+def _flat(runs: list[Any], local: Any) -> dict[str, Any]:
+    (experiment,) = runs
     found = {f"local.{key}": value for key, value in dataclasses.asdict(local).items()}
     for key, value in experiment.resolved().items():
         inner = value if isinstance(value, dict) else {"": value}
@@ -110,7 +111,7 @@ def _flat(experiment: Any, local: Any) -> dict[str, Any]:
 
 
 def test_paper_settings_are_the_defaults(tmp_path: Path) -> None:
-    experiment, local = parse("--task=sweep-v2", f"--data_dir={tmp_path}")
+    (experiment,), local = parse("--task=sweep-v2", f"--data_dir={tmp_path}")
     assert experiment.policy == appo.Config()
     assert experiment.reward_model == reward_model.Config()
     found = {field: value for field, value in experiment.resolved().items() if value is not None}

@@ -17,9 +17,9 @@ def test_metrics_are_read_back(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     file = outputs.MetricsFile(path)
     file.keep(lambda row: True)
-    file.append(0, 500, "train", {"critic/loss": 0.1 + 0.2, "value/loss": 1e-30})
-    file.append(1, 500, "train", {"critic/loss": 7.0})
-    file.append(0, 40, "eval", {"eval/success_rate": 50.0})
+    file.append(500, "train", {0: {"critic/loss": 0.1 + 0.2, "value/loss": 1e-30}})
+    file.append(500, "train", {1: {"critic/loss": 7.0}})
+    file.append(40, "eval", {0: {"eval/success_rate": 50.0}})
     with path.open() as lines:
         assert next(csv.reader(lines)) == ["run", "update", "split", "metric", "value", "time"]
     again = outputs.MetricsFile(path)
@@ -32,7 +32,7 @@ def test_metrics_are_read_back(tmp_path: Path) -> None:
 def test_values_are_in_order_of_updates(tmp_path: Path) -> None:
     file = outputs.MetricsFile(tmp_path / "metrics.csv")
     for update in (20, 60, 40):
-        file.append(0, update, "eval", {"eval/return": float(update)})
+        file.append(update, "eval", {0: {"eval/return": float(update)}})
     assert list(file.values(0, "eval", "eval/return").items()) == [(20, 20), (40, 40), (60, 60)]
 
 
@@ -40,9 +40,9 @@ def test_dropped_rows_leave_the_file_too(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     file = outputs.MetricsFile(path)
     for update in (20, 40):
-        file.append(0, update, "train", {"critic/loss": 1.0})
+        file.append(update, "train", {0: {"critic/loss": 1.0}})
     file.keep(lambda row: row["update"] <= 20)
-    file.append(0, 30, "train", {"critic/loss": 2.0})
+    file.append(30, "train", {0: {"critic/loss": 2.0}})
     assert outputs.MetricsFile(path).values(0, "train", "critic/loss") == {20: 1.0, 30: 2.0}
     assert os.listdir(tmp_path) == ["metrics.csv"]
 
@@ -51,7 +51,7 @@ def test_a_line_cut_anywhere_is_no_row(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     file = outputs.MetricsFile(path)
     file.keep(lambda row: True)
-    file.append(0, 20, "train", {"critic/loss": 1.25, "value/loss": 10.5})
+    file.append(20, "train", {0: {"critic/loss": 1.25, "value/loss": 10.5}})
     whole = path.read_bytes()
     last = whole.splitlines(keepends=True)[-1]
     for length in range(len(last)):

@@ -35,8 +35,8 @@ def save(folder: Path, update: int, num_runs: int = 2) -> list[policy.Policy]:
         folder,
         update,
         policy.arrays(training.stack_runs(states), normalisers),
-        {"runs": [{**run, "seed": n} for n in range(num_runs)], "observation_dim": 5}
-        | {"action_dim": 2},
+        {"runs": [{**run, "seed": n} for n in range(num_runs)], "first_run": 0, "rows": num_runs}
+        | {"observation_dim": 5, "action_dim": 2},
     )
     return [
         policy.Policy("appo", config, appo.snapshot(state), normaliser)

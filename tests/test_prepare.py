@@ -30,7 +30,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_labels_from_a_file(data_dir: Path, tmp_path: Path) -> None:
     common = (*[flag for flag in TINY if "num_feedback" not in flag], f"--data_dir={data_dir}")
-    experiment, local = parse(*common, "--num_feedback=12")
+    (experiment,), local = parse(*common, "--num_feedback=12")
     dataset = prepare.obtain_dataset(experiment, local)
     labels = preferences.scripted(dataset, 3, 12, 5, 1.0)
     file = tmp_path / "labels.jsonl"
@@ -39,8 +39,9 @@ def test_labels_from_a_file(data_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
 
     def used(*arguments: str) -> tuple[Preferences, str]:
-        experiment, local = parse(*common, workdir, f"--preferences={file}", *arguments)
-        found = prepare.obtain_preferences(experiment, local, dataset)
+        (experiment,), local = parse(*common, workdir, f"--preferences={file}", *arguments)
+        found = prepare.obtain_all_preferences([experiment], local, {dataset.id: dataset})
+        (found,) = found.values()
         assert experiment.num_feedback == len(found)
         return found, experiment.digest()
 
@@ -73,24 +74,24 @@ def test_shuffled_rewards_are_the_learned_ones_elsewhere(data_dir: Path, tmp_pat
         workdir.mkdir()
         arguments = (*TINY, f"--data_dir={data_dir}", f"--workdir={workdir}", f"--reward={reward}")
         arguments += ("--num_feedback=200", "--reward_num_epochs=20", "--reward_learning_rate=0.01")
-        experiment, local = parse(*arguments)
-        dataset = prepare.obtain_dataset(experiment, local)
-        labels = prepare.obtain_preferences(experiment, local, dataset)
-        store, view = datasets.to_device(dataset, experiment.segment_length)
+        runs, local = parse(*arguments)
+        dataset = prepare.obtain_dataset(runs[0], local)
+        data = {dataset.id: dataset}
+        labels = prepare.obtain_all_preferences(runs, local, data)
+        store, view = datasets.to_device(dataset, runs[0].segment_length)
         metrics = outputs.MetricsFile(workdir / "metrics.csv")
-        inputs = ([experiment], local, dataset, [labels], store, view, metrics)
-        views = prepare.learn_rewards(*inputs)
-        rewards[reward] = np.asarray(views.rewards)
+        inputs = (runs, local, data, labels, store, {dataset.id: view}, metrics)
+        rewards[reward] = np.asarray(prepare.learn_rewards(*inputs)[0].rewards)
         accuracies[reward] = metrics.values(0, "reward", "reward/accuracy")
-        again = prepare.learn_rewards(*inputs)
-        np.testing.assert_array_equal(again.rewards, views.rewards)
+        again = prepare.learn_rewards(*inputs)[0].rewards
+        np.testing.assert_array_equal(again, rewards[reward])
     rows = dataset.transition_rows()
-    learned, shuffled = (rewards[reward][0][rows] for reward in train.REWARDS)
+    learned, shuffled = (rewards[reward][rows] for reward in train.REWARDS)
     np.testing.assert_array_equal(np.sort(shuffled), np.sort(learned))
     assert np.mean(shuffled == learned) < 0.01
     assert abs(np.corrcoef(shuffled, learned)[0, 1]) < 0.1
-    others = np.delete(np.arange(rewards["shuffled"].shape[1]), rows)
-    assert not rewards["shuffled"][0][others].any()
+    others = np.delete(np.arange(len(rewards["shuffled"])), rows)
+    assert not rewards["shuffled"][others].any()
     assert accuracies["shuffled"] == accuracies["learned"]
     assert accuracies["learned"][0] > 0.7
 

@@ -110,7 +110,7 @@ def test_relabelling_fills_zero_to_one_and_leaves_last_rows_alone() -> None:
     state = reward_model.init(SMALL, jax.random.key(0), 3, 1, 4)
     raw_config = dataclasses.replace(SMALL, reward_scale="raw")
     scaled, raw = (
-        np.asarray(reward_model.relabel(config, state, store, view))
+        np.asarray(reward_model.relabel(config, state, store, view, len(store.actions)))
         for config in (SMALL, raw_config)
     )
     steps = dataset.transition_rows()
@@ -140,7 +140,7 @@ def test_a_view_scales_over_its_own_transitions_only() -> None:
     store, view = to_device(planted_dataset(3), 5)
     state = reward_model.init(SMALL, jax.random.key(0), 3, 1, 4)
     view = view.replace(first_transition=jnp.int32(60), num_transitions=jnp.int32(60))
-    rewards = np.asarray(reward_model.relabel(SMALL, state, store, view))
+    rewards = np.asarray(reward_model.relabel(SMALL, state, store, view, len(store.actions)))
     own = slice(61, 121)  # the second episode: 60 steps behind the first one's 61 rows
     assert (rewards[own].min(), rewards[own].max()) == (0, pytest.approx(1, abs=1e-6))
     assert not rewards[:61].any()
@@ -154,14 +154,16 @@ def test_a_planted_reward_is_recovered_from_labels() -> None:
     config = reward_model.Config(hidden_dim=32, num_epochs=60, batch_size=64)
     store, view = to_device(dataset, 10)
     states = training.stack_runs([reward_model.init(config, jax.random.key(0), 3, 1, 300)])
-    before = reward_model.relabel(config, jax.tree.map(lambda x: x[0], states), store, view)
+    rows = len(store.actions)
+    before = reward_model.relabel(config, jax.tree.map(lambda x: x[0], states), store, view, rows)
     states, metrics = training.fit_reward(
         reward_model, config, states, store, training.stack_runs([labels.to_device(dataset)])
     )
     assert states.step.tolist() == [reward_model.num_updates(config, 300)] == [60 * 5]
-    views = training.relabel(reward_model, config, states, store, training.stack_runs([view]))
+    views = training.stack_runs([view])
+    rewards = training.relabel(reward_model, config, states, store, views, rows)
     assert metrics["reward/train_accuracy"][0] > 0.95
-    accuracy, count = preferences.accuracy(fresh, dataset, np.asarray(views.rewards[0]))
+    accuracy, count = preferences.accuracy(fresh, dataset, np.asarray(rewards[0]))
     assert count == 500
     assert accuracy is not None
     assert accuracy > 0.95
@@ -183,7 +185,7 @@ def test_every_config_field_acts(field: str) -> None:
             state = reward_model.init(config, key, 3, 1, 10)
             batch = reward_model.sample(config, state, store, pairs)
             state, metrics = reward_model.update_step(config, state, batch)
-            return metrics, reward_model.relabel(config, state, store, view)
+            return metrics, reward_model.relabel(config, state, store, view, len(store.actions))
 
         return str(jax.make_jaxpr(run)(jax.random.key(0))) + str(
             reward_model.num_updates(config, 10)

@@ -18,10 +18,20 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from train_helpers import TINY, compile_cache, contents, metadata, parse, result, write_buffers
+from train_helpers import (
+    TASK,
+    TINY,
+    compile_cache,
+    contents,
+    metadata,
+    parse,
+    result,
+    write_buffers,
+)
 
 from appo_jax import checkpoint, evaluation
 from appo_jax.data import preferences
+from appo_jax.policy import Policy
 from appo_jax.types import InputError
 from experiments import outputs, prepare, runner
 
@@ -31,7 +41,9 @@ class MadeUp:
 
     looks = 2
 
-    def __init__(self, _: Any, policy: evaluation.Policy, env: str, seed: int, update: int, n: int):
+    def __init__(
+        self, _: Any, policy: Policy, env: str, seed: int, update: int, n: int, stop: bool
+    ):
         leaves = b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(policy.state))
         self._outcome = hashlib.sha256(leaves + f"{env} {seed} {update} {n}".encode()).digest()
         self._left = self.looks
@@ -202,7 +214,7 @@ def test_more_updates_extend_a_run(
     longer = start(workdir)
     assert longer["success_rates"] == uninterrupted.entry["success_rates"]
     assert result(workdir) == result(uninterrupted.workdir)
-    assert outputs.read_json(workdir / "config.json")["num_updates"] == 60
+    assert outputs.read_json(workdir / "config.json")["runs"][0]["num_updates"] == 60
     assert longer["wall_seconds"] > shorter["wall_seconds"]
 
 
@@ -232,8 +244,8 @@ def test_signal_at_the_end_of_a_chunk(
 def _signal_at(patch: pytest.MonkeyPatch, update: int, *numbers: signal.Signals) -> None:
     append = outputs.MetricsFile.append
 
-    def appending(file: outputs.MetricsFile, run: int, at: int, *args: Any) -> None:
-        append(file, run, at, *args)
+    def appending(file: outputs.MetricsFile, at: int, *args: Any) -> None:
+        append(file, at, *args)
         if (at, args[0]) == (update, "train"):
             for number in numbers:
                 signal.raise_signal(number)
@@ -429,7 +441,7 @@ def test_numbers_that_go_wrong_stop_the_run(start: Callable[..., Any], tmp_path:
     with pytest.raises(runner.Diverged) as stop:
         start(tmp_path, "--lam=1e30")
     text = str(stop.value)
-    assert text.startswith("run 0 (seed 0, lambda 1e+30): critic_optimiser.")
+    assert text.startswith(f"run 0 ({TASK}-v3, seed 0, lambda 1e+30): critic_optimiser.")
     assert "is not finite in updates 1 to 5, expected finite numbers; no checkpoint yet" in text
     assert checkpoint.updates(tmp_path / "checkpoints" / "policy") == []
     metrics = outputs.MetricsFile(tmp_path / "metrics.csv")
@@ -459,7 +471,7 @@ def _poison(patch: pytest.MonkeyPatch, update: int) -> None:
 
     def poisoned(loop: Any) -> None:
         if loop._update == update:
-            loop._views = loop._views.replace(rewards=loop._views.rewards * np.nan)
+            loop._job.store = loop._job.store.replace(rewards=loop._job.store.rewards * np.nan)
         train_chunk(loop)
 
     patch.setattr(runner._Loop, "_train_chunk", poisoned)

@@ -67,7 +67,7 @@ def finished(
     folder = tmp_path_factory.mktemp("finished")
     status, lines, stderr = command(folder).finish()
     assert status == 0, stderr
-    digest = parse(*TINY, f"--data_dir={data_dir}")[0].digest()
+    digest = parse(*TINY, f"--data_dir={data_dir}")[0][0].digest()
     return Finished(folder, folder / "runs" / TASK / "appo" / digest, lines, stderr)
 
 
@@ -121,18 +121,19 @@ def test_summary(finished: Finished) -> None:
 
 def test_config_is_fully_resolved(finished: Finished, data_dir: Path) -> None:
     config = outputs.read_json(finished.workdir / "config.json")
-    experiment, _ = parse(*TINY, f"--data_dir={data_dir}")
-    assert config.items() >= json.loads(json.dumps(experiment.resolved())).items()
-    assert config["dataset"]["requested"] == "auto"
-    assert "found a local medium-replay set" in config["dataset"]["reason"]
-    assert config["dataset_contents"]["num_transitions"] == SIZE
+    (experiment,), _ = parse(*TINY, f"--data_dir={data_dir}")
+    (run,) = config["runs"]
+    assert run == json.loads(json.dumps(experiment.resolved()))
+    assert run["dataset"]["requested"] == "auto"
+    assert "found a local medium-replay set" in run["dataset"]["reason"]
+    assert config["dataset_contents"][run["dataset"]["id"]]["num_transitions"] == SIZE
     assert {"jax", "numpy", "orbax-checkpoint"} <= set(config["versions"])
 
 
 def test_checkpoint_holds_all_that_a_policy_needs(finished: Finished) -> None:
     kept = metadata(finished.workdir)
-    assert kept["config"]["policy"]["hidden_dim"] == 16
-    assert kept["dataset_digest"]
+    assert kept["runs"][0]["policy"]["hidden_dim"] == 16
+    assert kept["dataset_digests"]
     assert any("normaliser" in leaf for leaf in kept["leaves"])
     assert any("key" in leaf for leaf in kept["leaves"])
 

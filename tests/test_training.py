@@ -22,13 +22,13 @@ def make_store() -> Store:
         terminations=jnp.zeros(ROWS, bool),
         transition_rows=jnp.arange(ROWS - 5),
         segment_rows=jnp.arange(ROWS - 5),
+        rewards=jax.random.uniform(jax.random.key(2), (len(LAMS) * ROWS,)),
     )
 
 
 def make_views(runs: int) -> View:
-    numbers = [jnp.full(runs, number, jnp.int32) for number in (0, ROWS - 5, 0, ROWS - 5)]
-    rewards = jax.random.uniform(jax.random.key(2), (len(LAMS), ROWS))[:runs]
-    return View(*numbers, rewards=rewards)
+    numbers = [jnp.full(runs, number, jnp.int32) for number in (0, ROWS - 5, 0, ROWS - 5, 0)]
+    return View(*numbers, first_reward=ROWS * jnp.arange(runs, dtype=jnp.int32))
 
 
 def make_states(runs: int = len(LAMS)) -> tuple[appo.TrainState, jax.Array]:
@@ -203,7 +203,7 @@ def test_reward_models_fit_beside_each_other_as_alone() -> None:
         ]
         fitted, _ = training.fit_reward(reward_model, config, stack[0], make_store(), stack[1])
         views = make_views(len(runs))
-        return fitted, training.relabel(reward_model, config, fitted, make_store(), views).rewards
+        return fitted, training.relabel(reward_model, config, fitted, make_store(), views, ROWS)
 
     together, alone = fit([0, 1]), fit([1])
     assert_equal(row(together[0], 1), alone[0])

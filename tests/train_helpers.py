@@ -65,12 +65,12 @@ def write_buffers(data_dir: Path, seed: int = 0, task: str = f"{TASK}-v3") -> No
             pickle.dump(buffer, file)
 
 
-def parse(*arguments: str) -> tuple[Experiment, Local]:
-    """What the command line asks for; the flags are this call's own."""
+def parse(*arguments: str) -> tuple[list[Experiment], Local]:
+    """The runs that the command line asks for; the flags are this call's own."""
     values = flags.FlagValues()
     train.define_flags(values)
     assert values(["train", *arguments]) == ["train"]
-    return train.experiment_from_flags(values)
+    return train.experiments_from_flags(values)
 
 
 def metadata(workdir: Path) -> dict[str, Any]:

@@ -195,27 +195,54 @@ def _check_episode(episode: Episode, first: Episode, name: str) -> None:
 
 
 def to_device(dataset: Dataset, segment_length: int) -> tuple[Store, View]:
-    """Put a data set on the device, observations normalised; the view's rewards are the true ones.
+    """Put a data set on the device, observations normalised; the rewards are the true ones.
 
     Raises InputError when no episode is as long as a segment.
     """
-    transition_rows = dataset.transition_rows()
-    segment_rows = dataset.segment_rows(segment_length)
-    store = Store(
-        observations=jnp.asarray(dataset.normaliser()(dataset.observations)),
-        actions=jnp.asarray(dataset.actions),
-        terminations=jnp.asarray(dataset.terminations),
-        transition_rows=jnp.asarray(transition_rows),
-        segment_rows=jnp.asarray(segment_rows),
-    )
-    view = View(
-        first_transition=jnp.int32(0),
-        num_transitions=jnp.int32(len(transition_rows)),
-        first_segment=jnp.int32(0),
-        num_segments=jnp.int32(len(segment_rows)),
-        rewards=jnp.asarray(dataset.rewards),
-    )
+    store, (view,) = to_device_together([dataset], segment_length)
     return store, view
+
+
+def to_device_together(
+    datasets: Sequence[Dataset], segment_length: int
+) -> tuple[Store, list[View]]:
+    """Put data sets of equal widths into one store, each normalised by itself, a view for each.
+
+    Raises InputError for other widths and for a set without an episode as long as a segment.
+    """
+    widths = {(dataset.observation_dim, dataset.action_dim) for dataset in datasets}
+    if len(widths) > 1:
+        raise InputError(
+            f"data sets {', '.join(dataset.id for dataset in datasets)} have observations and "
+            f"actions of the widths {sorted(widths)}, expected the same in all"
+        )
+    first_row = first_transition = first_segment = 0
+    transition_rows, segment_rows, views = [], [], []
+    for dataset in datasets:
+        transition_rows.append(dataset.transition_rows() + np.int32(first_row))
+        segment_rows.append(dataset.segment_rows(segment_length) + np.int32(first_row))
+        numbers = (
+            (first_transition, len(transition_rows[-1]))
+            + (first_segment, len(segment_rows[-1]))
+            + (first_row, first_row)
+        )
+        views.append(View(*(jnp.int32(number) for number in numbers)))
+        first_row += len(dataset.observations)
+        first_transition += len(transition_rows[-1])
+        first_segment += len(segment_rows[-1])
+    store = Store(
+        observations=_joined([d.normaliser()(d.observations) for d in datasets]),
+        actions=_joined([dataset.actions for dataset in datasets]),
+        terminations=_joined([dataset.terminations for dataset in datasets]),
+        transition_rows=_joined(transition_rows),
+        segment_rows=_joined(segment_rows),
+        rewards=_joined([dataset.rewards for dataset in datasets]),
+    )
+    return store, views
+
+
+def _joined(arrays: Sequence[np.ndarray]) -> jax.Array:
+    return jnp.asarray(arrays[0] if len(arrays) == 1 else np.concatenate(arrays))
 
 
 def draw_transition_rows(key: jax.Array, store: Store, view: View, batch_size: int) -> jax.Array:
@@ -244,6 +271,6 @@ def gather_segment_pairs(store: Store, view: View, rows: jax.Array, length: int)
     return SegmentPairs(
         observations=store.observations[with_next],
         actions=store.actions[steps],
-        rewards=view.rewards[steps],
+        rewards=store.rewards[view.first_reward + steps - view.first_row],
         terminations=store.terminations[steps],
     )

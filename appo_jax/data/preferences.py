@@ -68,10 +68,10 @@ class Preferences:
         """The data set's rows at which the segments start, `[pairs, 2]` int32."""
         return (dataset.episode_starts[self.episodes] + self.starts).astype(np.int32)
 
-    def to_device(self, dataset: Dataset) -> LabelledPairs:
-        """What the reward learners read."""
+    def to_device(self, dataset: Dataset, first_row: int = 0) -> LabelledPairs:
+        """What the reward learners read; the data set begins at `first_row` of the store."""
         return LabelledPairs(
-            rows=jnp.asarray(self.rows(dataset)),
+            rows=jnp.asarray(self.rows(dataset) + np.int32(first_row)),
             labels=jnp.asarray(self.labels),
             length=self.length,
         )
