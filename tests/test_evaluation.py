@@ -84,6 +84,17 @@ def test_episodes_of_fakes(fake_policy: tuple[Policy, list[Any]]) -> None:
     assert asked == [((evaluation.GROUP_SIZE, 2), np.float32)] * 4
 
 
+def test_stopping_at_the_first_success(fake_policy: tuple[Policy, list[Any]]) -> None:
+    environments = [
+        Fake(0, [1.0, 2.0, 3.0], [False, True, False]),
+        Fake(1, [1.0, 1.0, 1.0, 1.0], [False, False, False, False]),
+    ]
+    episodes = evaluation._run_episodes(fake_policy[0], environments, stop_at_success=True)
+    np.testing.assert_array_equal(episodes.succeeded, [True, False])
+    np.testing.assert_array_equal(episodes.returns, [3.0, 4.0])
+    assert [environment.step_count for environment in environments] == [2, 4]
+
+
 def test_metrics_are_percentages() -> None:
     succeeded = np.array([True, True, True, False])
     episodes = Episodes(succeeded, np.array([True, False, False, False]), np.array([1, 2, 3, 6.0]))
@@ -122,7 +133,9 @@ def test_groups_have_a_fixed_size_and_cancel_drops_them() -> None:
     policy: Any = object()
     pending = evaluation.start(executor, policy, TASK, 3, 10, 12)  # type: ignore[arg-type]
     groups = [
-        seeds for _, found, task, seeds in executor.submitted if (found, task) == (policy, TASK)
+        seeds
+        for _, found, task, seeds, stop in executor.submitted
+        if (found, task, stop) == (policy, TASK, False)
     ]
     seeds = [evaluation.episode_seed(3, 10, episode) for episode in range(12)]
     assert groups == [seeds[:5], seeds[5:10], seeds[10:]]
