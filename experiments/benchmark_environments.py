@@ -1,8 +1,8 @@
-"""How fast data are collected, next to loops that do nothing but `env.step`.
+"""How fast data are collected and policies evaluated, next to loops of nothing but `env.step`.
 
 `python -m experiments.benchmark_environments --task=sweep --num_workers=2`. The physics of a step
-depends on what the arm touches, so the bare loops are run twice: with the very actions that the
-collection took, in the same environments, and with random actions in the task's own environment.
+depends on what the arm touches, so the bare loops take the very actions that the collection, or the
+policy, took in the same environments; random actions are there for comparison.
 """
 
 import dataclasses
@@ -13,12 +13,15 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 
 import gymnasium
+import jax
 import numpy as np
 from absl import app, flags
 
-from appo_jax import workers
+from appo_jax import appo, evaluation, workers
 from appo_jax.collect import scripted
+from appo_jax.data.dataset import Normaliser
 from appo_jax.envs import meta_world
+from appo_jax.policy import Policy
 from appo_jax.types import InputError
 from experiments.cli import available_cores, parse_flags
 from experiments.collect import check_flags
@@ -31,13 +34,17 @@ class Rates:
     whole: `scripted.collect` from the call to the data set, with the start of its workers;
     warm: the same episodes in workers that run already;
     bare: loops of `env.step` alone, with the actions of these episodes, in their environments;
-    bare_random: the same with random actions, in the task's own environment.
+    bare_random: the same with random actions, in the task's own environment;
+    evaluated: an evaluation of an untrained policy of the paper's size, in workers that run already;
+    bare_evaluated: loops of `env.step` alone, with the actions of that policy.
     """
 
     whole: float
     warm: float
     bare: float
     bare_random: float
+    evaluated: float
+    bare_evaluated: float
 
 
 def measure(
@@ -52,6 +59,8 @@ def measure(
         # Every worker builds its environments and touches the code once before the clock starts.
         start = scripted.plan_episodes(task, 4 * num_workers, seed=0)
         scripted.run_plans(start, executor)
+        episodes = num_workers * evaluation.GROUP_SIZE
+        evaluation.start(executor, _untrained(), task, 0, 0, episodes).result()
         for index in range(rounds):
             found.append(_measure_once(task, num_workers, num_transitions, index, executor))
     return found
@@ -77,7 +86,34 @@ def _measure_once(
 
     seconds = list(executor.map(_step_at_random, plans))
     bare_random = num_workers * len(plans) * meta_world.HORIZON / sum(seconds)
-    return Rates(whole, warm, bare, bare_random)
+
+    policy, episodes_each = _untrained(), num_workers * evaluation.GROUP_SIZE
+    clock = time.perf_counter()
+    evaluation.start(executor, policy, task, seed, 0, episodes_each).result()
+    evaluated = episodes_each * meta_world.HORIZON / (time.perf_counter() - clock)
+
+    seeds = [evaluation.episode_seed(seed, 0, episode) for episode in range(episodes_each)]
+    seconds = list(executor.map(_step_as_policy, [policy] * len(seeds), [task] * len(seeds), seeds))
+    bare_evaluated = num_workers * episodes_each * meta_world.HORIZON / sum(seconds)
+    return Rates(whole, warm, bare, bare_random, evaluated, bare_evaluated)
+
+
+def _untrained() -> Policy:
+    state = appo.init(appo.Config(), jax.random.key(0), 39, 4)
+    normaliser = Normaliser(np.zeros(39, np.float32), np.ones(39, np.float32))
+    return Policy("appo", appo.Config(), jax.device_get(appo.snapshot(state)), normaliser)
+
+
+def _step_as_policy(policy: Policy, task: str, seed: int) -> float:
+    """Seconds that the steps of an episode of a policy take, its inference left out."""
+    environment = meta_world.make(task, seed)
+    observation, _ = environment.reset()
+    actions = []
+    for _ in range(meta_world.HORIZON):
+        actions.append(policy(observation))
+        observation = environment.step(actions[-1])[0]
+    meta_world.reseed(environment, seed)
+    return _seconds(environment, np.array(actions))
 
 
 def _step_again(plan: scripted.EpisodePlan, actions: np.ndarray) -> float:
@@ -109,7 +145,8 @@ def table(rates: Sequence[Rates]) -> str:
     lines = [f"{'steps/s':<14}{'median':>9}{'min':>9}{'max':>9}{'/ bare':>9}{'min':>7}{'max':>7}"]
     for field in dataclasses.fields(Rates):
         values = [getattr(row, field.name) for row in rates]
-        ratios = [getattr(row, field.name) / row.bare for row in rates]
+        bare = "bare_evaluated" if field.name.endswith("evaluated") else "bare"
+        ratios = [getattr(row, field.name) / getattr(row, bare) for row in rates]
         lines.append(
             f"{field.name:<14}{statistics.median(values):>9.0f}{min(values):>9.0f}"
             f"{max(values):>9.0f}{statistics.median(ratios):>9.2f}{min(ratios):>7.2f}"
