@@ -35,7 +35,7 @@ class Rates:
     warm: the same episodes in workers that run already;
     bare: loops of `env.step` alone, with the actions of these episodes, in their environments;
     bare_random: the same with random actions, in the task's own environment;
-    evaluated: an evaluation of an untrained policy of the paper's size, in workers that run already;
+    evaluated: an evaluation of an untrained policy of the paper's size, in running workers;
     bare_evaluated: loops of `env.step` alone, with the actions of that policy.
     """
 
