@@ -66,17 +66,21 @@ def run(runs: Sequence[Experiment], local: Local) -> dict[str, Any]:
             runs, local, data, labels, store, dict(zip(data, views, strict=True)), metrics
         )
         clocks: list[dict[str, float]] = []
+        words: list[str] = []  # of runs whose numbers are no longer finite
         with workers.pool(local.num_workers) as pool:
-            job = _Job(runs, local, data, store, own_views, metrics, pool)
+            job = _Job(runs, local, config, data, store, own_views, metrics, pool)
             try:
-                for batch in job.batches(config):
+                for batch in job.batches():
                     loop = _Loop(job, batch, started)
                     loop.train()
                     clocks += [loop.clock] * len(batch)
+                    words += loop.last_words
                     started = time.time()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
+        if words and all(metrics.values(number, "train", STOPPED) for number in range(len(runs))):
+            raise Diverged(words[-1])
         with signals.held():
             return summary.write(runs, local, metrics, clocks)
 
@@ -116,13 +120,15 @@ class _Job:
         self,
         runs: Sequence[Experiment],
         local: Local,
+        config: dict[str, Any],
         data: Mapping[str, Dataset],
         store: Store,
         views: Sequence[View],
         metrics: outputs.MetricsFile,
         pool: Executor,
     ):
-        self.runs, self.local, self.metrics, self.pool = runs, local, metrics, pool
+        self.runs, self.local, self._config = runs, local, config
+        self.metrics, self.pool = metrics, pool
         self.learner = registry.algorithm(runs[0].algorithm).policy_learner
         self.mesh = training.runs_mesh()
         self.batch_runs = training.choose_batch_runs(local.batch_runs)
@@ -130,17 +136,16 @@ class _Job:
         self.views = views
         self.keys = [purpose_key(run.seed, Purpose.BATCHES) for run in runs]
         normalisers = {name: dataset.normaliser() for name, dataset in data.items()}
-        digests = {name: dataset.digest() for name, dataset in data.items()}
         self.normalisers = [normalisers[run.dataset.id] for run in runs]
-        self.digests = [digests[run.dataset.id] for run in runs]
+        self.digests = [config["dataset_contents"][run.dataset.id]["digest"] for run in runs]
         first = next(iter(data.values()))
         self.dims = (first.observation_dim, first.action_dim)
         self.rows = 0  # of a batch, repeats included
         self._programs: dict[int, Any] = {}
 
-    def batches(self, config: dict[str, Any]) -> list[range]:
+    def batches(self) -> list[range]:
         """The runs of each batch: all at once, as many as `--runs_per_batch`, or as many as fit."""
-        size = self._batch_size(config)
+        size = self._batch_size()
         self.rows = self._padded(size)
         self.folders = {
             first: _folder(self.local, first, size, len(self.runs))
@@ -148,9 +153,9 @@ class _Job:
         }
         return [range(first, min(first + size, len(self.runs))) for first in self.folders]
 
-    def _batch_size(self, config: dict[str, Any]) -> int:
+    def _batch_size(self) -> int:
         num_runs, wanted = len(self.runs), self.local.runs_per_batch
-        before = config.get("runs_per_batch")
+        before = self._config.get("runs_per_batch")
         if before and wanted and wanted != before:
             raise InputError(
                 f"--runs_per_batch={wanted}: {self.local.workdir} was begun with {before}, "
@@ -162,7 +167,9 @@ class _Job:
         limit = _memory_limit()
         while not wanted and size > 1 and limit:
             self.rows = self._padded(size)
-            needed = _memory(self.program(min(self.chunk_updates(), runs_updates(self.runs))))
+            first = self.runs[0]
+            longest = min(self.chunk_updates(), first.eval_interval, first.num_updates)
+            needed = _memory(self.program(longest))
             if needed <= limit:
                 break
             # Equal batches; each try is at least one run smaller.
@@ -173,8 +180,8 @@ class _Job:
                 f"memory: {num_runs} runs together need {needed / 2**30:.1f} GiB of "
                 f"{limit / 2**30:.1f} GiB; they train in batches of {size}"
             )
-        config["runs_per_batch"] = size
-        outputs.write_json(self.local.workdir / "config.json", config)
+        self._config["runs_per_batch"] = size
+        outputs.write_json(self.local.workdir / "config.json", self._config)
         return size
 
     def _padded(self, size: int) -> int:
@@ -222,11 +229,6 @@ def init_state(learner: training.PolicyLearner, run: Experiment, dims: tuple[int
     return init(run.policy, key, *dims, lam=run.lam, discount=run.discount, tau=run.tau)
 
 
-def runs_updates(runs: Sequence[Experiment]) -> int:
-    """The most updates that a chunk of these runs can have."""
-    return min(runs[0].eval_interval, runs[0].num_updates)
-
-
 def _memory_limit() -> int | None:
     """Bytes that a program's arrays may take on a device."""
     stats = jax.local_devices()[0].memory_stats()
@@ -263,6 +265,7 @@ class _Loop:
         self._pending: tuple[int, dict[int, evaluation.PendingEvaluation]] | None = None
         self._stop: signal.Signals | None = None
         self.clock = {"train_seconds": 0.0, "timed_updates": 0, "wall_seconds": 0.0}
+        self.last_words: list[str] = []
         if len(batch) < len(job.runs):
             print(f"runs {batch.start} to {batch.stop - 1} of {len(job.runs)}")
         self._states, self._update = self._restore_or_init()
@@ -277,8 +280,7 @@ class _Loop:
             while self._update < self._experiment.num_updates:
                 self._train_chunk()
                 if not self._running(self._update):
-                    self._collect_evaluation(wait=True)
-                    raise Diverged(self._last_words)
+                    break
                 self._collect_evaluation(wait=False)
                 if self._is_evaluated(self._update):
                     self._save()
@@ -419,14 +421,14 @@ class _Loop:
     def _tell_of_divergence(self, number: int, first: int, name: str, value: float | None) -> None:
         run = self._runs[number]
         good = checkpoint.updates(self._folder)
-        self._last_words = (
+        self.last_words.append(
             f"run {number} ({run.task}, seed {run.seed}, lambda {run.lam:g}): {name} is "
             f"{'not finite' if value is None else value} in updates {first:,} to "
             f"{self._update:,}, expected finite numbers; "
             f"{f'the last checkpoint is of update {good[-1]:,}' if good else 'no checkpoint yet'}"
         )
         if len(self._job.runs) > 1:
-            self._progress.say(f"{self._last_words}; it is stopped, the others go on")
+            self._progress.say(f"{self.last_words[-1]}; it is stopped, the others go on")
 
     def _wait_for_device(self, arrays: Any) -> None:
         # Reading a value blocks the interpreter: Ctrl-C would go unanswered until the chunk's end.

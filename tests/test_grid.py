@@ -197,6 +197,14 @@ def test_a_run_that_goes_wrong_stops_alone(
     states = _states(tmp_path / "two")
     assert states.step.tolist() == [60, 0]
     assert "(1 stopped)" in summary.table(entries)
+    # Also where the first batch has no run left.
+    flags = ("--lam=1e30,0.03", "--runs_per_batch=1", "--chunk_updates=5")
+    entries = start(tmp_path / "batches", *flags)
+    assert [entry["stopped_at"] for entry in entries] == [0, None]
+    for left, right in zip(
+        found(tmp_path / "batches", 1)[1], found(tmp_path / "one", 0)[1], strict=True
+    ):
+        np.testing.assert_array_equal(left, right)
 
 
 def _states(workdir: Path) -> Any:
