@@ -1,7 +1,7 @@
 """The networks: a multilayer perceptron, and what is built from it.
 
-All of them start from PyTorch's default initialisation of a linear layer, as the codebases that
-the paper follows do: weight and bias uniform in +-1 / sqrt(fan_in).
+They start from PyTorch's default initialisation of a linear layer, as the codebases that the paper
+follows do: weight and bias uniform in +-1 / sqrt(fan_in). SAC's start orthogonal.
 """
 
 from collections.abc import Callable
@@ -27,13 +27,15 @@ def uniform_fan_in(fan_in: int) -> Callable[..., jax.Array]:
 class MLP(nn.Module):
     """`hidden_layers` layers of `hidden_dim` with LeakyReLU, then a linear layer.
 
-    `[..., input_dim]` to `[..., output_dim]`. A slope of 0 makes it a ReLU network.
+    `[..., input_dim]` to `[..., output_dim]`. A slope of 0 makes it a ReLU network. `orthogonal`
+    networks start with orthogonal weights of gain 1 and biases of 0.
     """
 
     hidden_layers: int
     hidden_dim: int
     output_dim: int
     negative_slope: float = 0.01
+    orthogonal: bool = False
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
@@ -45,8 +47,11 @@ class MLP(nn.Module):
         return self._dense(self.output_dim, "output", hidden)
 
     def _dense(self, features: int, name: str, inputs: jax.Array) -> jax.Array:
-        init = uniform_fan_in(inputs.shape[-1])
-        return nn.Dense(features, kernel_init=init, bias_init=init, name=name)(inputs)
+        if self.orthogonal:
+            kernel_init, bias_init = nn.initializers.orthogonal(), nn.initializers.zeros
+        else:
+            kernel_init = bias_init = uniform_fan_in(inputs.shape[-1])
+        return nn.Dense(features, kernel_init=kernel_init, bias_init=bias_init, name=name)(inputs)
 
 
 def forward(network: MLP, params: Params, inputs: jax.Array) -> jax.Array:

@@ -6,8 +6,9 @@ import multiprocessing.context
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from typing import Any
 
 # The libraries read these when they are first imported, so they are set before a worker starts.
 _WORKER_ENVIRONMENT = {
@@ -85,3 +86,15 @@ def pool(num_workers: int) -> ProcessPoolExecutor:
     waiting for the rest for ever. Cancel what has not begun, and wait for what has.
     """
     return ProcessPoolExecutor(num_workers, mp_context=_Context(), initializer=_start_worker)
+
+
+def process(target: Callable[..., None], *arguments: Any) -> multiprocessing.context.SpawnProcess:
+    """One such process on its own, started; it ends with `target`, or with its parent."""
+    started = _Context().Process(target=_run, args=(target, arguments), daemon=True)
+    started.start()
+    return started
+
+
+def _run(target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    _start_worker()
+    target(*arguments)

@@ -1,12 +1,13 @@
 """Collect a data set and save it: `python -m experiments.collect --task=sweep --seed=0`."""
 
+import functools
 import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
-from absl import app, flags
+from absl import app, flags, logging
 from tqdm import tqdm
 
 from appo_jax.collect import scripted
@@ -14,22 +15,30 @@ from appo_jax.data import minari_io
 from appo_jax.data.dataset import Dataset
 from appo_jax.envs import meta_world
 from appo_jax.types import InputError
+from experiments import medium_replay
 from experiments.cli import available_cores, parse_flags
 
 _Value = TypeVar("_Value")
 _Result = TypeVar("_Result")
 
-RECIPES = (scripted.RECIPE,)
+RECIPES = (scripted.RECIPE,)  # that training collects on the spot; medium-replay takes hours
 
 
-def define_flags() -> None:
+def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     """Define the flags; only an entry point does, so that another can import this module."""
-    flags.DEFINE_string("task", None, "Meta-World task, e.g. sweep (sweep-v2, sweep-v3)")
-    flags.DEFINE_string("dataset", scripted.RECIPE, "recipe: medium-expert")
-    flags.DEFINE_integer("size", None, "transitions, a multiple of 500; default: the paper's size")
-    flags.DEFINE_integer("seed", 0, "data seed, 0 or more")
-    flags.DEFINE_string("data_dir", None, "folder of the data sets; default: Minari's")
-    flags.DEFINE_integer("num_workers", available_cores(), "processes, at least 1")
+    string, integer = (
+        functools.partial(define, flag_values=values)
+        for define in (flags.DEFINE_string, flags.DEFINE_integer)
+    )
+    string("task", None, "Meta-World task, e.g. sweep (sweep-v2, sweep-v3)")
+    string("dataset", scripted.RECIPE, "recipe: medium-expert or medium-replay")
+    integer(
+        "size", None, "transitions in all, on Meta-World whole episodes; default: the paper's size"
+    )
+    integer("seed", 0, "data seed, 0 or more")
+    string("data_dir", None, "folder of the data sets; default: Minari's")
+    integer("num_workers", available_cores(), "processes, at least 1")
+    medium_replay.define_flags(values)
 
 
 def check_flags(
@@ -86,16 +95,23 @@ class _Progress:
         self._name = name
         self._start = time.monotonic()
         self._tenths = 0
+        self._first = 0
         self._bar = tqdm(
             total=total, desc=name, unit=" steps", disable=not sys.stderr.isatty(), smoothing=0.1
         )
 
-    def __call__(self, done: int, total: int) -> None:
+    def begin(self, done: int) -> None:
+        """Leave what an earlier process did out of the rate."""
+        self._first = self._bar.n = self._bar.initial = done
+        self._start = time.monotonic()
+
+    def __call__(self, done: int, total: int, note: str = "") -> None:
+        self._bar.set_postfix_str(note, refresh=False)
         self._bar.update(done - self._bar.n)
         tenths = 10 * done // total
         if self._bar.disable and tenths > self._tenths:
             self._tenths = tenths
-            rate = done / (time.monotonic() - self._start)
+            rate = (done - self._first) / (time.monotonic() - self._start)
             left = (total - done) / rate
             line = f"{done:,} of {total:,} steps, {rate:,.0f} steps/s, {left:.0f} s left"
             print(f"{self._name}: {line}", file=sys.stderr, flush=True)
@@ -115,15 +131,20 @@ def report(dataset: Dataset, data_dir: str | None) -> str:
         f"digest   {dataset.digest()}",
         f"steps    {dataset.num_transitions:,} in {dataset.num_episodes} episodes",
         "",
-        f"{'source':<24}{'episodes':>9}{'success':>9}",
+        f"{'source':<24}{'episodes':>9}{'success':>9}{'return':>12}",
     ]
     for source, row in dataset.metadata["sources"].items():
-        rate = "-" if row["success_rate"] is None else f"{100 * row['success_rate']:.1f} %"
-        lines.append(f"{source:<24}{row['episodes']:>9}{rate:>9}")
-    lines.append(
-        f"{'all':<24}{dataset.num_episodes:>9}{100 * (dataset.success_rate() or 0):>7.1f} %"
-    )
+        lines.append(_line(source, row["episodes"], row["success_rate"], row.get("mean_return")))
+    returns = dataset.returns()
+    lines.append(_line("all", dataset.num_episodes, dataset.success_rate(), returns.mean()))
+    lines.append(f"{'best episode':<42}{returns.max():>12,.1f}")
     return "\n".join(lines)
+
+
+def _line(name: str, episodes: int, success: float | None, mean_return: float | None) -> str:
+    rate = "-" if success is None else f"{100 * success:.1f} %"
+    value = "-" if mean_return is None else f"{mean_return:,.1f}"
+    return f"{name:<24}{episodes:>9}{rate:>9}{value:>12}"
 
 
 def _check(flag: str, check: Callable[[_Value], _Result], value: _Value) -> _Result:
@@ -135,28 +156,60 @@ def _check(flag: str, check: Callable[[_Value], _Result], value: _Value) -> _Res
 
 def main(_: Sequence[str]) -> None:
     """Collect what the flags say."""
+    if not flags.FLAGS["verbosity"].present:
+        logging.set_verbosity(logging.WARNING)  # Orbax tells of every file it touches
     values = flags.FLAGS
+    is_replay = values.dataset == medium_replay.RECIPE
+    kept = "the same command goes on from the last checkpoint" if is_replay else "nothing was saved"
     try:
-        task, size = check_flags(
-            values.task, values.dataset, values.size, values.seed, values.num_workers
-        )
-        id = meta_world.dataset_id(task, values.dataset, size, values.seed)
-        if minari_io.exists(id, values.data_dir):
-            print(f"exists already: {id} in {minari_io.folder(id, values.data_dir)}")
-            return
-        if values.task != task:
-            print(f"{values.task} runs as {task}", file=sys.stderr)
-        dataset = collect_and_save(
-            task, values.dataset, size, values.seed, values.data_dir, values.num_workers
-        )
+        dataset, is_new = (_medium_replay if is_replay else _medium_expert)(values)
     except InputError as error:
         sys.exit(str(error))
+    except medium_replay.Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        sys.exit(stopped.exit_code)
     except KeyboardInterrupt:
-        print("interrupted: nothing was saved", file=sys.stderr)
+        print(f"interrupted: {kept}", file=sys.stderr)
         sys.exit(130)
     except BrokenProcessPool:
-        sys.exit("a worker process died (killed, or out of memory): nothing was saved")
-    print(report(dataset, values.data_dir))
+        sys.exit(f"a worker process died (killed, or out of memory): {kept}")
+    if is_new:
+        print(report(dataset, values.data_dir))
+    else:
+        folder = minari_io.folder(dataset.id, values.data_dir)
+        print(f"exists already: {dataset.id} in {folder}")
+
+
+def _medium_expert(values: flags.FlagValues) -> tuple[Dataset, bool]:
+    medium_replay.refuse_flags(values)
+    task, size = check_flags(
+        values.task, values.dataset, values.size, values.seed, values.num_workers
+    )
+    id = meta_world.dataset_id(task, values.dataset, size, values.seed)
+    if minari_io.exists(id, values.data_dir):
+        return minari_io.load(id, values.data_dir), False
+    _tell_name(values.task, task)
+    dataset = collect_and_save(
+        task, values.dataset, size, values.seed, values.data_dir, values.num_workers
+    )
+    return dataset, True
+
+
+def _medium_replay(values: flags.FlagValues) -> tuple[Dataset, bool]:
+    recipe = medium_replay.recipe_from_flags(values)
+    found = medium_replay.find(recipe, values.data_dir)
+    if found is not None:
+        return found, False
+    _tell_name(values.task or values.env, recipe.env_name)
+    print(medium_replay.describe(recipe), file=sys.stderr)
+    name = f"{recipe.env_name} {values.dataset}"
+    with _Progress(name, recipe.num_transitions) as progress:
+        return medium_replay.collect_and_save(recipe, values.data_dir, progress), True
+
+
+def _tell_name(requested: str, name: str) -> None:
+    if requested != name:
+        print(f"{requested} runs as {name}", file=sys.stderr)
 
 
 if __name__ == "__main__":

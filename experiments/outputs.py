@@ -107,19 +107,22 @@ def read_json(path: Path) -> Any | None:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Make `folder` and hold it for this process. Raises InputError if another one does."""
+def locked(folder: Path, flag: str = "--workdir") -> Iterator[None]:
+    """Make `folder` and hold it for this process.
+
+    Raises InputError, naming the flag that led here, if another one does.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / ".lock").open("w")
     except OSError as error:
-        raise InputError(f"--workdir={folder}: can't be written to ({error.strerror})") from error
+        raise InputError(f"{flag}={folder}: can't be written to ({error.strerror})") from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise InputError(
-                f"--workdir={folder}: another process is at work there, expected to have it alone"
+                f"{flag}={folder}: another process is at work there, expected to have it alone"
             ) from error
         yield
 

@@ -9,10 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
+from absl.flags import FlagValues
 
+from appo_jax.collect import sac
+from appo_jax.collect.medium_replay import Recipe
 from appo_jax.data import minari_io
 from appo_jax.types import InputError
-from experiments import collect
+from experiments import collect, medium_replay
 
 ID = "metaworld/drawer-open-v3/medium-expert-n1000-seed2-v0"
 
@@ -144,3 +147,101 @@ def _wait_until(condition: object, seconds: float) -> None:
 def _kill_group(group: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
+
+
+REPLAY_ID = "gymnasium/Pendulum-v1/medium-replay-n8000-seed1-v0"
+
+
+def replay_flags(data_dir: Path) -> list[str]:
+    return [
+        *("--env=Pendulum-v1", "--dataset=medium-replay", "--size=8000", "--seed=1"),
+        *("--num_seeds=1", "--batch_size=8", "--updates_per_step=0.25", f"--data_dir={data_dir}"),
+    ]
+
+
+def test_medium_replay_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    whole = subprocess.Popen(
+        command(*replay_flags(tmp_path / "whole")), stdout=subprocess.PIPE, text=True
+    )
+    flags = replay_flags(tmp_path / "stopped")
+    folder = (tmp_path / "stopped" / REPLAY_ID).parent
+    kept = folder / f".{Path(REPLAY_ID).name}.training" / "checkpoints"
+    for number, step in ((signal.SIGKILL, 2500), (signal.SIGINT, 5000)):
+        process = subprocess.Popen(
+            command(*flags), stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        with contextlib.ExitStack() as cleanup:
+            cleanup.callback(_kill_group, process.pid)
+            _wait_until(lambda step=step: (kept / str(step)).is_dir(), 60)
+            if number == signal.SIGINT:
+                os.killpg(process.pid, number)
+            else:
+                process.kill()
+            process.wait(timeout=20)
+            _wait_until(lambda process=process: not _members(process.pid), 5)
+            assert process.stderr is not None
+            error = process.stderr.read()
+        assert minari_io.local_ids(tmp_path / "stopped") == []
+    assert process.returncode == 130
+    assert "Traceback" not in error
+    assert "stopped by SIGINT at step" in error
+    assert "the same command goes on" in error.splitlines()[-1]
+
+    resumed = run(*flags)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "agent 0" in resumed.stdout
+    assert not kept.parent.exists()
+    output, _ = whole.communicate(timeout=60)
+    digest = [line for line in output.splitlines() if line.startswith("digest")]
+    assert digest == [line for line in resumed.stdout.splitlines() if line.startswith("digest")]
+    dataset = minari_io.load(REPLAY_ID, tmp_path / "stopped")
+    assert len(dataset.metadata["curves"][0]["step"]) == 2  # of 40 episodes
+
+    assert run(*flags).stdout.startswith(f"exists already: {REPLAY_ID}")
+    other = run(*flags, "--batch_size=16")
+    assert other.returncode == 1
+    assert "was collected with config" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--task="], "flag --task: task ''"),
+        (["--task=sweep", "--env=Hopper-v5"], "flags --task=sweep and --env=Hopper-v5: expected"),
+        ([], "flags --task=None and --env=None: expected one of the two"),
+        (["--env=sweep-v3"], "flag --env: environment 'sweep-v3' is a Meta-World task"),
+        (["--env=Hopper-v5"], "flag --size is missing"),
+        (["--task=reach"], "flag --size is missing, expected a number: reach-v3 is not in the pap"),
+        (["--task=sweep", "--size=1000"], "flag --size: size is 1000, expected .* of 1500"),
+        (["--task=sweep", "--num_seeds=0"], "flag --num_seeds: 0, expected a number above 0"),
+        (["--task=sweep", "--batch_size=-1"], "flag --batch_size: -1, expected a number above 0"),
+        (["--task=sweep", "--updates_per_step=nan"], "flag --updates_per_step: nan, expected"),
+        (["--task=sweep", "--seed=-1"], "flag --seed: -1, expected a number from 0"),
+    ],
+)
+def test_bad_flags_of_medium_replay(arguments: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        medium_replay.recipe_from_flags(parsed("--dataset=medium-replay", *arguments))
+
+
+def test_the_papers_set_is_the_default() -> None:
+    recipe = medium_replay.recipe_from_flags(parsed("--dataset=medium-replay", "--task=sweep-v2"))
+    assert recipe == Recipe("sweep-v3", 2_100_000, 0, 3, 1.0, 5000, sac.Config())
+    assert recipe.num_steps == 700_000
+    assert medium_replay.dataset_id(recipe) == (
+        "metaworld/sweep-v3/medium-replay-n2100000-seed0-v0"
+    )
+
+
+@pytest.mark.parametrize("flag", ["--env=Hopper-v5", "--num_seeds=2", "--updates_per_step=1"])
+def test_flags_that_medium_expert_has_no_use_for(flag: str) -> None:
+    name = flag.split("=")[0]
+    with pytest.raises(InputError, match=f"flag {name}: given with --dataset=medium-expert"):
+        medium_replay.refuse_flags(parsed("--task=sweep", flag))
+
+
+def parsed(*arguments: str) -> FlagValues:
+    values = FlagValues()
+    collect.define_flags(values)
+    values(["collect", *arguments])
+    return values

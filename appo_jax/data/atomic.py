@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all, however their writer ends."""
+"""Folders and files that appear whole or not at all, however their writer ends."""
 
 import contextlib
 import os
@@ -28,6 +28,16 @@ def new_folder(target: Path) -> Iterator[Path]:
         partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give the path of a file to write, which takes `path`'s place when the block ends well."""
+    partial = path.with_name(f".{path.name}.partial")
+    yield partial
+    with partial.open("rb") as file:
+        os.fsync(file.fileno())
+    partial.replace(path)
 
 
 def _is_running(process_id: int) -> bool:

@@ -121,6 +121,10 @@ class Dataset:
         std = observations.std(axis=0, dtype=np.float64) + STD_FLOOR
         return Normaliser(mean.astype(np.float32), std.astype(np.float32))
 
+    def returns(self) -> np.ndarray:
+        """The true return of each episode, `[episodes]` float64."""
+        return np.add.reduceat(self.rewards.astype(np.float64), self.episode_starts)
+
     def success_rate(self) -> float | None:
         """Share of episodes with a success at any step, or None where success is not known."""
         if self.successes is None:
