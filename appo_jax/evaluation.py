@@ -20,7 +20,8 @@ GROUP_SIZE = 5  # episodes of one group: part of the inference shape, and so of 
 class Episodes:
     """Outcomes of some episodes, `[episodes]` each.
 
-    succeeded: at any step. succeeded_at_end: at the last step. returns: sums of true rewards.
+    succeeded: at any step. succeeded_at_end: at the last step. Both 0 or 1, or nan where the
+    environment doesn't say. returns: sums of true rewards.
     """
 
     succeeded: np.ndarray
@@ -28,12 +29,14 @@ class Episodes:
     returns: np.ndarray
 
     def metrics(self) -> dict[str, float]:
-        """Rates in percent, and the mean return."""
+        """Rates in percent, where the environment knows success, and the mean return."""
+        found = {"eval/return": float(self.returns.mean())}
+        if np.isnan(self.succeeded).any():
+            return found
         return {
             "eval/success_rate": 100 * float(self.succeeded.mean()),
             "eval/success_rate_at_end": 100 * float(self.succeeded_at_end.mean()),
-            "eval/return": float(self.returns.mean()),
-        }
+        } | found
 
 
 class PendingEvaluation:
@@ -76,10 +79,10 @@ def start(
     num_episodes: int,
     stop_at_success: bool = False,
 ) -> PendingEvaluation:
-    """Begin an evaluation of `num_episodes` episodes of a Meta-World task in `pool`'s workers.
+    """Begin an evaluation of `num_episodes` episodes in `pool`'s workers.
 
-    With `stop_at_success` an episode ends at its first success: the rate is the same, the return
-    and the rate at the end aren't.
+    env_name: a Meta-World task or an id of Gymnasium. With `stop_at_success` an episode ends at its
+    first success: the rate is the same, the return and the rate at the end aren't.
     """
     seeds = [episode_seed(run_seed, update, episode) for episode in range(num_episodes)]
     groups = [seeds[first : first + GROUP_SIZE] for first in range(0, num_episodes, GROUP_SIZE)]
@@ -92,40 +95,37 @@ _environments: dict[str, list[Any]] = {}  # a worker's own: building one takes l
 
 
 def _run_group(policy: Policy, env_name: str, seeds: list[int], stop_at_success: bool) -> Episodes:
-    from appo_jax.envs import meta_world  # needed in workers only: the core imports without it
+    # Needed in workers only: the core imports without it.
+    from appo_jax.envs.environment import Environment
 
     environments = _environments.setdefault(env_name, [])
     while len(environments) < len(seeds):
-        environments.append(meta_world.make(env_name, seed=0))
-    environments = environments[: len(seeds)]
-    for environment, seed in zip(environments, seeds, strict=True):
-        meta_world.reseed(environment, seed)
-    return _run_episodes(policy, environments, stop_at_success)
+        environments.append(Environment(env_name))
+    return _run_episodes(policy, environments[: len(seeds)], seeds, stop_at_success)
 
 
 def _run_episodes(
-    policy: Policy, environments: list[Any], stop_at_success: bool = False
+    policy: Policy, environments: list[Any], seeds: list[int], stop_at_success: bool = False
 ) -> Episodes:
     """One episode of each environment, all stepped together until the last is over."""
     policy = policy.on_device()
     # The batch has GROUP_SIZE rows also for a smaller group: other shapes round differently.
     observations = np.zeros((GROUP_SIZE, len(policy.normaliser.mean)), np.float32)
-    for index, environment in enumerate(environments):
-        observations[index] = environment.reset()[0]
-    succeeded = np.zeros(len(environments), bool)
-    succeeded_at_end = np.zeros(len(environments), bool)
+    for index, (environment, seed) in enumerate(zip(environments, seeds, strict=True)):
+        observations[index] = environment.reset(seed)
+    succeeded = np.zeros(len(environments))
+    succeeded_at_end = np.zeros(len(environments))
     returns = np.zeros(len(environments))
     running = list(range(len(environments)))
     while running:
         actions = policy(observations)
         for index in tuple(running):
-            observation, reward, terminated, truncated, info = environments[index].step(
-                actions[index]
-            )
-            observations[index] = observation
-            returns[index] += reward
-            succeeded_at_end[index] = bool(info["success"])
-            succeeded[index] |= succeeded_at_end[index]
-            if terminated or truncated or (stop_at_success and succeeded[index]):
+            outcome = environments[index].step(actions[index])
+            observations[index] = outcome.observation
+            returns[index] += outcome.reward
+            succeeded_at_end[index] = np.nan if outcome.success is None else outcome.success
+            succeeded[index] = np.maximum(succeeded[index], succeeded_at_end[index])  # nan stays
+            ended = outcome.terminated or outcome.truncated
+            if ended or (stop_at_success and outcome.success):
                 running.remove(index)
     return Episodes(succeeded, succeeded_at_end, returns)

@@ -165,6 +165,8 @@ def main(_: Sequence[str]) -> None:
         dataset, is_new = (_medium_replay if is_replay else _medium_expert)(values)
     except InputError as error:
         sys.exit(str(error))
+    except OSError as error:  # a full disk, above all
+        sys.exit(f"{error}: {kept}")
     except medium_replay.Stopped as stopped:
         print(stopped, file=sys.stderr)
         sys.exit(stopped.exit_code)

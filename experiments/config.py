@@ -9,7 +9,7 @@ from typing import Any
 
 from appo_jax import appo, reward_model
 from appo_jax.data import lire, minari_io
-from appo_jax.envs import meta_world
+from appo_jax.envs import environment, meta_world
 from appo_jax.types import InputError
 
 COLLECTED_SIZE = 100_000  # transitions of a data set that is collected on the spot
@@ -107,6 +107,12 @@ def resolve_dataset(
 
     Raises InputError, before any work, when there is no such data set and it can't be made.
     """
+    if task not in meta_world.TASKS and requested in ("auto", "medium-replay", "medium-expert"):
+        ids = ", ".join(minari_io.local_ids(data_dir)) or "none"
+        raise InputError(
+            f"--dataset={requested}: with --env={task} expected the id of a Minari data set in "
+            f"{data_dir} (there: {ids})"
+        )
     if requested in ("auto", "medium-replay"):
         found = _local_medium_replay(requested, task, size, data_seed, data_dir)
         if found:
@@ -116,8 +122,10 @@ def resolve_dataset(
             raise InputError(
                 f"--dataset=medium-replay: {data_dir} holds no folder {task} (or "
                 f"{task.removesuffix('3')}2) of LiRE replay buffers"
-                f"{f' and no data set {collected}' if collected else ''}; put the buffers there or "
-                "use --dataset=medium-expert, which is collected on the spot"
+                f"{f' and no data set {collected}' if collected else ''}; put the buffers there, "
+                f"collect some (python -m experiments.collect --task={task.removesuffix('-v3')} "
+                "--dataset=medium-replay, which takes hours) or use --dataset=medium-expert, which "
+                "is collected on the spot"
             )
     if requested in ("auto", "medium-expert"):
         return _medium_expert(requested, task, size, data_seed, data_dir)
@@ -127,9 +135,12 @@ def resolve_dataset(
             f"--dataset={requested}: expected auto, medium-replay, medium-expert or the id of a "
             f"Minari data set in {data_dir} (there: {ids})"
         )
-    folder = requested.split("/")[1] if requested.startswith("metaworld/") else task
-    if folder != task:
-        raise InputError(f"--dataset={requested}: data of {folder}, expected data of {task}")
+    folder, expected = requested.split("/")[1:-1], environment.folder_name(task)
+    ours = requested.startswith(("metaworld/", "gymnasium/"))
+    if ours and folder != [expected]:
+        raise InputError(
+            f"--dataset={requested}: data of {'/'.join(folder)}, expected data of {expected}"
+        )
     if size is not None:
         raise InputError(
             f"--dataset_size={size}: a Minari data set named by its id is taken whole, expected "

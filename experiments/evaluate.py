@@ -79,10 +79,11 @@ def main(_: Sequence[str]) -> None:
         f"{config['algorithm']} on {config['task']}, lambda {config['lam']:g}, seed "
         f"{config['seed']}, update {saved.update:,}, {values.episodes} episodes"
     )
-    print(
-        f"success rate {metrics['eval/success_rate']:.1f} % (at the last step "
-        f"{metrics['eval/success_rate_at_end']:.1f} %), return {metrics['eval/return']:.2f}"
-    )
+    success = ""
+    if "eval/success_rate" in metrics:
+        at_end = f"(at the last step {metrics['eval/success_rate_at_end']:.1f} %)"
+        success = f"success rate {metrics['eval/success_rate']:.1f} % {at_end}, "
+    print(f"{success}return {metrics['eval/return']:.2f}")
 
 
 if __name__ == "__main__":

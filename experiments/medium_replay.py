@@ -3,15 +3,17 @@
 import math
 import shutil
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 from absl import flags
 
+from appo_jax import checkpoint
 from appo_jax.collect import medium_replay, sac
 from appo_jax.collect.medium_replay import RECIPE, Collection, Recipe
-from appo_jax.collect.stepping import steppers
+from appo_jax.collect.stepping import Steppers, steppers
 from appo_jax.data import minari_io
 from appo_jax.data.dataset import Dataset
 from appo_jax.envs import environment, meta_world
@@ -181,7 +183,7 @@ def _train(recipe: Recipe, id: str, folder: Path, progress: Progress) -> Dataset
 
     with steppers(recipe.env_name, recipe.num_agents) as running:
         with signals.held():
-            collection = Collection(recipe, running, folder)
+            collection = go_on(recipe, running, folder)
         progress.begin(collection.step * recipe.num_agents)
         handlers = {number: signal.signal(number, on_signal) for number in signals.STOPPING}
         try:
@@ -199,6 +201,17 @@ def _train(recipe: Recipe, id: str, folder: Path, progress: Progress) -> Dataset
             for number, handler in handlers.items():
                 signal.signal(number, handler)
         return collection.dataset(id)
+
+
+def go_on(recipe: Recipe, running: Steppers, folder: Path) -> Collection:
+    """The collection in `folder`, from its latest checkpoint that isn't damaged, or a new one."""
+    checkpoints = medium_replay.checkpoints(folder)
+    while True:
+        try:
+            return Collection(recipe, running, folder)
+        except checkpoint.Damaged as damage:
+            aside = checkpoint.set_aside(checkpoints, checkpoint.updates(checkpoints)[-1])
+            print(f"{damage}; put aside ({aside}), going back", file=sys.stderr)
 
 
 def _note(collection: Collection) -> str:

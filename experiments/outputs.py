@@ -64,6 +64,16 @@ class MetricsFile:
             values = self._values.setdefault((row["run"], row["split"], row["metric"]), {})
             values[row["update"]] = row["value"]
 
+    def scores(self, run: int) -> tuple[str, dict[int, float]]:
+        """What evaluations of a run are judged by, and its value at each update, ascending.
+
+        The success rate; the return where the environment knows no success.
+        """
+        name = "eval/success_rate"
+        if not self.values(run, "eval", name) and self.values(run, "eval", "eval/return"):
+            name = "eval/return"
+        return name, self.values(run, "eval", name)
+
 
 def _writer(file: TextIO) -> csv.DictWriter:
     return csv.DictWriter(file, _COLUMNS, lineterminator="\n")
@@ -127,15 +137,22 @@ def locked(folder: Path, flag: str = "--workdir") -> Iterator[None]:
         yield
 
 
-def plot(path: Path, title: str, curves: Mapping[str, Mapping[int, float]]) -> None:
-    """Draw success rates in percent against updates, a line for each entry of `curves`."""
+def plot(
+    path: Path,
+    title: str,
+    curves: Mapping[str, Mapping[int, float]],
+    metric: str = "eval/success_rate",
+) -> None:
+    """Draw a metric's values against updates, a line for each entry of `curves`."""
     from matplotlib.figure import Figure  # no pyplot: it would look for a display
 
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.add_subplot()
     for label, curve in curves.items():
         axes.plot(list(curve), list(curve.values()), marker="o", markersize=3, label=label)
-    axes.set(title=title, xlabel="updates", ylabel="success rate (%)", ylim=(-3, 103))
+    axes.set(title=title, xlabel="updates", ylabel="return")
+    if metric == "eval/success_rate":
+        axes.set(ylabel="success rate (%)", ylim=(-3, 103))
     axes.grid(alpha=0.3)
     axes.legend()
     figure.savefig(path, dpi=150)

@@ -16,13 +16,14 @@ from appo_jax import checkpoint, registry, training
 from appo_jax.data import lire, minari_io, preferences
 from appo_jax.data.dataset import Dataset
 from appo_jax.data.preferences import Preferences
+from appo_jax.envs import environment
 from appo_jax.keys import Purpose, purpose_key
 from appo_jax.types import InputError, Store, View
-from experiments import outputs, signals
+from experiments import controls, outputs, signals
 from experiments.collect import collect_and_save
 from experiments.config import Experiment, Local, difference, digest
 
-META_WORLD_DIMS = (39, 4)
+META_WORLD_DIMS = (39, 4)  # known without a simulator
 NUM_FRESH_PAIRS = 1000  # drawn to judge the reward model
 PACKAGES = ("appo-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
@@ -77,7 +78,25 @@ def obtain_datasets(
 
 
 def obtain_dataset(experiment: Experiment, local: Local) -> Dataset:
-    """The run's data set, read, or collected and saved now. Raises InputError if it can't be."""
+    """The run's data set, read, or collected and saved now; its actions scaled to [-1, 1].
+
+    Raises InputError if it can't be, and for data of another environment: other widths, or actions
+    beyond its bounds.
+    """
+    dataset = _read_or_collect(experiment, local)
+    if environment.is_meta_world(experiment.task):
+        _check_dims(dataset, META_WORLD_DIMS, "Meta-World's")
+        return dataset
+    simulator = environment.Environment(experiment.task)
+    dims = (simulator.observation_dim, simulator.action_dim)
+    _check_dims(dataset, dims, f"{experiment.task}'s")
+    rows = dataset.transition_rows()
+    actions = np.zeros_like(dataset.actions)
+    actions[rows] = simulator.actions.to_unit(dataset.actions[rows], f"--dataset={dataset.id}")
+    return dataclasses.replace(dataset, actions=actions)
+
+
+def _read_or_collect(experiment: Experiment, local: Local) -> Dataset:
     spec = experiment.dataset
     if spec.source == "lire":
         folder = lire.folder_of(local.data_dir, experiment.task)
@@ -97,14 +116,17 @@ def obtain_dataset(experiment: Experiment, local: Local) -> Dataset:
     return minari_io.load(spec.id, local.data_dir)
 
 
+def _check_dims(dataset: Dataset, expected: tuple[int, int], whose: str) -> None:
+    found = (dataset.observation_dim, dataset.action_dim)
+    if found != expected:
+        raise InputError(
+            f"--dataset={dataset.id}: {found[0]} numbers in an observation and {found[1]} in an "
+            f"action, expected {whose} {expected[0]} and {expected[1]}"
+        )
+
+
 def check_dataset(dataset: Dataset, config: dict[str, Any], local: Local) -> None:
     """Write the data set's identity into config.json, or compare it with what is there."""
-    dims = (dataset.observation_dim, dataset.action_dim)
-    if dims != META_WORLD_DIMS:
-        raise InputError(
-            f"--dataset={dataset.id}: {dims[0]} numbers in an observation and {dims[1]} in an "
-            f"action, expected Meta-World's {META_WORLD_DIMS[0]} and {META_WORLD_DIMS[1]}"
-        )
     found = {
         "id": dataset.id,
         "digest": dataset.digest(),
@@ -119,8 +141,10 @@ def check_dataset(dataset: Dataset, config: dict[str, Any], local: Local) -> Non
             "stay the same"
         )
     outputs.write_json(local.workdir / "config.json", config)
-    success = dataset.success_rate()
-    known = "" if success is None else f", {100 * success:.0f} % of the episodes succeed"
+    success, returns = dataset.success_rate(), dataset.returns()
+    known = f", {100 * (success or 0):.0f} % of the episodes succeed"
+    if success is None:
+        known = f", return {returns.mean():.1f} on average and {returns.max():.1f} at best"
     print(
         f"data: {dataset.num_transitions:,} transitions in {dataset.num_episodes:,} episodes{known}"
     )
@@ -192,9 +216,14 @@ def learn_rewards(
     """The store with r_hat, and each run's view of it.
 
     The reward models are fitted now, together, or were before; runs with the same labels share one.
-    The accuracy that is reported is the fitted model's, also where `--reward=shuffled` then
-    permutes its rewards over the transitions.
+    The accuracy that is reported is the fitted model's, also where `--reward` then puts other
+    rewards in the place of its own. Where it asks for rewards that need no model, none is fitted.
     """
+    kind = runs[0].reward
+    if kind in controls.UNLEARNED:
+        print(f"reward: {kind}, the labels are not used")
+        nothing = {name: jnp.zeros(len(data[name.dataset].observations)) for name in labels}
+        return _with_rewards(runs, store, views, _controlled(kind, data, nothing))
     folder = local.workdir / "checkpoints" / "reward"
     groups: dict[int, list[Labels]] = {}  # the number of labels is part of the program
     for name in labels:
@@ -256,9 +285,16 @@ def learn_rewards(
                 {str(count): group for count, group in states.items()},
                 {"config": dataclasses.asdict(config)},
             )
-    if runs[0].reward == "shuffled":
-        rewards = {name: _shuffled(name, data[name.dataset], rewards[name]) for name in rewards}
-    return _with_rewards(runs, store, views, rewards)
+    return _with_rewards(runs, store, views, _controlled(kind, data, rewards))
+
+
+def _controlled(
+    kind: str, data: Mapping[str, Dataset], learned: Mapping[Labels, jax.Array]
+) -> dict[Labels, jax.Array]:
+    return {
+        name: controls.rewards(kind, name.seed, data[name.dataset], own)
+        for name, own in learned.items()
+    }
 
 
 def _init_rewards(run: Experiment, data: Mapping[str, Dataset], names: Sequence[Labels]) -> Any:
@@ -308,10 +344,3 @@ def _fresh_accuracy(
     )
     found = {"reward/fresh_pairs": float(count), "reward/fresh_ties": float(fresh.num_ties)}
     return found if accuracy is None else found | {"reward/accuracy": accuracy}
-
-
-def _shuffled(name: Labels, dataset: Dataset, rewards: jax.Array) -> jax.Array:
-    """Rewards `[rows]`, permuted over the transitions: the control without a signal."""
-    rows = jnp.asarray(dataset.transition_rows())
-    key = purpose_key(name.seed, Purpose.SHUFFLED_REWARDS)
-    return rewards.at[rows].set(rewards[jax.random.permutation(key, rows)])

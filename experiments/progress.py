@@ -48,14 +48,18 @@ class Progress:
             self.say(f"{self._done:,} of {self._total:,} updates{self._left()}")
         self._tenths = tenths
 
-    def evaluated(self, update: int, success_rate: float) -> None:
+    def evaluated(self, update: int, metric: str, score: float) -> None:
         """Tell of an evaluation."""
-        self.say(f"success at update {update:,}: {success_rate:.1f} %")
-        self.show(update, success_rate)
+        if metric == "eval/return":
+            self.say(f"return at update {update:,}: {score:.1f}")
+        else:
+            self.say(f"success at update {update:,}: {score:.1f} %")
+        self.show(update, metric, score)
 
-    def show(self, update: int, success_rate: float) -> None:
-        """Put a success rate beside the bar."""
-        self._bar.set_postfix_str(f"success {success_rate:.0f} % at {update:,}")
+    def show(self, update: int, metric: str, score: float) -> None:
+        """Put an evaluation's success rate or return beside the bar."""
+        text = f"return {score:.0f}" if metric == "eval/return" else f"success {score:.0f} %"
+        self._bar.set_postfix_str(f"{text} at {update:,}")
 
     def close(self) -> None:
         """Leave the bar as it is."""

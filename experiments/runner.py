@@ -517,7 +517,8 @@ class _Loop:
         outcomes = {number: one.result().metrics() for number, one in pending.items()}
         self._metrics.append(update, "eval", outcomes)
         self._pending = None
-        self._progress.evaluated(update, self._success_rates()[update])
+        metric, scores = self._scores()
+        self._progress.evaluated(update, metric, scores[update])
 
     def _evaluate_missing(self) -> None:
         """Evaluate again what was under way when the run was stopped."""
@@ -541,16 +542,18 @@ class _Loop:
             if all(update in found[number] for number in self._running(update))
         }
 
-    def _success_rates(self) -> dict[int, float]:
-        """The mean over runs at each update."""
-        rates: dict[int, list[float]] = {}
+    def _scores(self) -> tuple[str, dict[int, float]]:
+        """What the runs are judged by, and its mean over runs at each update."""
+        metric, found = "eval/success_rate", dict[int, list[float]]()
         for number in self._batch:
-            found = self._metrics.values(number, "eval", "eval/success_rate")
-            for update, rate in found.items():
-                rates.setdefault(update, []).append(rate)
-        return {update: float(np.mean(rates[update])) for update in sorted(rates)}
+            name, scores = self._metrics.scores(number)
+            for update, score in scores.items():
+                metric = name
+                found.setdefault(update, []).append(score)
+        return metric, {update: float(np.mean(found[update])) for update in sorted(found)}
 
     def _show_latest(self) -> None:
-        rates = self._success_rates()
-        if rates:
-            self._progress.show(*list(rates.items())[-1])
+        metric, scores = self._scores()
+        if scores:
+            update, score = list(scores.items())[-1]
+            self._progress.show(update, metric, score)

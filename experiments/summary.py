@@ -19,12 +19,10 @@ def write(
 ) -> dict[str, Any]:
     """Write summary.json and learning_curve.png of finished runs; returns the former's content."""
     entries = [_entry(index, run, metrics, clocks[index]) for index, run in enumerate(runs)]
-    curves = {
-        _label(run, runs): metrics.values(index, "eval", "eval/success_rate")
-        for index, run in enumerate(runs)
-    }
+    curves = {_label(run, runs): metrics.scores(index)[1] for index, run in enumerate(runs)}
     title = ", ".join(dict.fromkeys(run.task for run in runs))
-    outputs.plot(local.workdir / "learning_curve.png", f"{runs[0].algorithm} on {title}", curves)
+    title = f"{runs[0].algorithm} on {title}"
+    outputs.plot(local.workdir / "learning_curve.png", title, curves, metrics.scores(0)[0])
     summary = {"runs": entries}
     outputs.write_json(local.workdir / "summary.json", summary)
     return summary
@@ -40,13 +38,16 @@ def _label(run: Experiment, runs: Sequence[Experiment]) -> str:
 def table(entries: Sequence[Mapping[str, Any]]) -> str:
     """Mean and standard deviation (n - 1) of the success rate over seeds, a line for each setting.
 
-    A run that was stopped for numbers that aren't finite is left out of them, and counted.
+    Of the return where the environment knows no success. A run that was stopped for numbers that
+    aren't finite is left out of them, and counted.
     """
+    known = any(entry["success_rate"] is not None for entry in entries)
+    score, title = ("success_rate", "success rate (%)") if known else ("return", "return")
     groups: dict[tuple[Any, ...], list[float | None]] = {}
     for entry in entries:
         setting = (entry["task"], entry["num_feedback"], entry["lam"])
-        groups.setdefault(setting, []).append(entry["success_rate"])
-    lines = [f"{'task':<28}{'labels':>8}{'lambda':>10}{'seeds':>7}{'success rate (%)':>20}"]
+        groups.setdefault(setting, []).append(entry[score])
+    lines = [f"{'task':<28}{'labels':>8}{'lambda':>10}{'seeds':>7}{title:>20}"]
     for (task, labels, lam), found in groups.items():
         rates = [rate for rate in found if rate is not None]
         spread = f" +- {np.std(rates, ddof=1):.1f}" if len(rates) > 1 else ""
@@ -66,7 +67,8 @@ def _entry(
     at_end = metrics.values(index, "eval", "eval/success_rate_at_end")
     returns = metrics.values(index, "eval", "eval/return")
     stopped = next(iter(metrics.values(index, "train", "train/stopped").values()), None)
-    last = list(rates.values())[-LAST_EVALUATIONS:]
+    last = list(returns)[-LAST_EVALUATIONS:]  # updates
+    known = stopped is None and bool(rates)
     return {
         "algorithm": run.algorithm,
         "task": run.task,
@@ -76,22 +78,26 @@ def _entry(
         "lam": run.lam,
         "num_feedback": run.num_feedback,
         "num_updates": run.num_updates,
-        "success_rate": float(np.mean(last)) if stopped is None else None,
+        # None where the environment knows no success.
+        "success_rate": float(np.mean([rates[update] for update in last])) if known else None,
+        "return": float(np.mean([returns[u] for u in last])) if stopped is None else None,
         "num_evaluations_averaged": len(last),
         # The last update with finite numbers, None where they were finite to the end.
         "stopped_at": stopped,
         "success_rates": [
             {
                 "update": update,
-                "success_rate": rate,
-                "success_rate_at_end": at_end[update],
-                "return": returns[update],
+                "success_rate": rates.get(update),
+                "success_rate_at_end": at_end.get(update),
+                "return": total,
             }
-            for update, rate in rates.items()
+            for update, total in returns.items()
         ],
-        # None where every fresh pair was a tie.
+        # None where every fresh pair was a tie, or no reward model was fitted.
         "reward_accuracy": metrics.values(index, "reward", "reward/accuracy").get(0),
-        "reward_accuracy_pairs": int(metrics.values(index, "reward", "reward/fresh_pairs")[0]),
+        "reward_accuracy_pairs": int(
+            metrics.values(index, "reward", "reward/fresh_pairs").get(0, 0)
+        ),
         "updates_per_second": clock["timed_updates"] / clock["train_seconds"],
         "wall_seconds": clock["wall_seconds"],
     }

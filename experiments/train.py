@@ -17,9 +17,9 @@ from absl import app, flags, logging
 from appo_jax import appo, reward_model
 from appo_jax.data import minari_io
 from appo_jax.data.preferences import count_labels
-from appo_jax.envs import meta_world
+from appo_jax.envs import environment, meta_world
 from appo_jax.types import InputError
-from experiments import runner
+from experiments import controls, runner
 from experiments.cli import available_cores, parse_flags, use_compilation_cache
 from experiments.config import (
     COLLECTED_SIZE,
@@ -32,7 +32,6 @@ from experiments.config import (
 from experiments.summary import table
 
 TIE_THRESHOLD = 12.5  # Meta-World's true rewards go to 10 a step
-REWARDS = ("learned", "shuffled")
 
 _PAPER_SIZES = ", ".join(
     f"{task.removesuffix('-v3')} {meta_world.paper_size(task):,}" for task in meta_world.PAPER_TASKS
@@ -88,6 +87,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     integers = functools.partial(_define_list, flags.IntegerParser(), values)
     numbers = functools.partial(_define_list, flags.FloatParser(), values)
     words("task", None, "Meta-World task, e.g. sweep (sweep-v2, sweep-v3), or several: a,b")
+    string("env", None, "instead of a task: an id of Gymnasium, e.g. Hopper-v5, with --dataset")
     numbers("lam", (0.03,), "lambda, the weight of conservatism, or several: 0.01,0.03")
     number("discount", 0.99, "gamma")
     number("tau", 0.001, "Polyak rate of the target critics")
@@ -112,11 +112,17 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     )
     string("preferences", None, "JSON Lines file of labels to learn from")
     integer("segment_length", 25, "steps of a segment")
-    number("tie_threshold", TIE_THRESHOLD, "returns that differ by no more than this are a tie")
+    number(
+        "tie_threshold",
+        None,
+        f"returns that differ by no more than this are a tie; default: {TIE_THRESHOLD:g} on "
+        "Meta-World, 0 elsewhere",
+    )
     number("label_noise", 0.0, "probability that a label is replaced by another one")
     integers("seed", (0,), "of labels, initialisation, batches and evaluation, or several: 0,1,2")
     integer("num_seeds", None, "so many seeds, from --seed on")
-    string("reward", "learned", "learned, or shuffled over the transitions (control)")
+    kinds = "; ".join(f"{kind}: {text}" for kind, text in controls.REWARDS.items())
+    string("reward", "learned", f"what trains the policy, to see what the labels give ({kinds})")
     string("reward_scale", "minmax", "of the learned reward: minmax ([0, 1]) or raw")
     integer("num_updates", 250_000, "updates of the policy; more of them extend a run")
     integer("eval_interval", 5_000, "updates between evaluations")
@@ -167,12 +173,9 @@ def _define_list(
 
 def experiments_from_flags(values: flags.FlagValues) -> tuple[list[Experiment], Local]:
     """The runs that the command line asks for. Raises InputError naming the first wrong flag."""
-    if values.task is None:
-        raise InputError("--task is missing, expected a Meta-World task like --task=sweep")
-    with _naming("task"):
-        tasks = [meta_world.canonical_name(task) for task in values.task]
+    tasks = _env_names(values)
     _check_numbers(values.flag_values_dict())
-    _check_choice("reward", values.reward, REWARDS)
+    _check_choice("reward", values.reward, tuple(controls.REWARDS))
     _check_choice("reward_scale", values.reward_scale, ("minmax", "raw"))
     _check_choice("batch_runs", values.batch_runs, ("auto", "map", "vmap"))
     data_dir = minari_io.root(values.data_dir)
@@ -204,7 +207,7 @@ def experiments_from_flags(values: flags.FlagValues) -> tuple[list[Experiment], 
             reward=values.reward,
             num_feedback=count,
             segment_length=values.segment_length,
-            tie_threshold=values.tie_threshold,
+            tie_threshold=_tie_threshold(values),
             label_noise=values.label_noise,
             preferences_digest=file_digest(preferences) if preferences else None,
             seed=seed,
@@ -225,6 +228,8 @@ def experiments_from_flags(values: flags.FlagValues) -> tuple[list[Experiment], 
         for task, count, lam, seed in itertools.product(tasks, counts, values.lam, _seeds(values))
     ]
     kind = tasks[0].removesuffix("-v3") if len(runs) == 1 else "grid"
+    if values.env is not None and len(runs) == 1:
+        kind = environment.folder_name(values.env)
     default = Path("runs") / kind / runs[0].algorithm / digest(runs)
     local = Local(
         workdir=Path(values.workdir) if values.workdir else default,
@@ -236,6 +241,30 @@ def experiments_from_flags(values: flags.FlagValues) -> tuple[list[Experiment], 
         runs_per_batch=values.runs_per_batch,
     )
     return runs, local
+
+
+def _env_names(values: flags.FlagValues) -> list[str]:
+    if values.env is None and values.task is None:
+        raise InputError(
+            "--task is missing, expected a Meta-World task like --task=sweep, or --env=<an id of "
+            "Gymnasium>"
+        )
+    if values.env is None:
+        with _naming("task"):
+            return [meta_world.canonical_name(task) for task in values.task]
+    if values.task is not None:
+        raise InputError(
+            f"--env={values.env}: found with --task={','.join(values.task)}, expected one of the "
+            "two"
+        )
+    with _naming("env"):
+        return [environment.check_name(values.env)]
+
+
+def _tie_threshold(values: flags.FlagValues) -> float:
+    if values.tie_threshold is not None:
+        return values.tie_threshold
+    return TIE_THRESHOLD if values.env is None else 0.0
 
 
 def _seeds(values: flags.FlagValues) -> tuple[int, ...]:
@@ -297,7 +326,7 @@ def _check_numbers(values: dict[str, Any]) -> None:
 
 def _check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
-        raise InputError(f"--{name}={value}: expected {' or '.join(allowed)}")
+        raise InputError(f"--{name}={value}: expected {', '.join(allowed[:-1])} or {allowed[-1]}")
 
 
 def describe(runs: Sequence[Experiment], local: Local) -> str:
@@ -321,9 +350,10 @@ def describe(runs: Sequence[Experiment], local: Local) -> str:
         "task": f"{grid}{tasks}, lambda {lams}, seed {seeds}",
         "data set": f"\n{'':<15}".join(_origins(runs, local)),
         "labels": f"{counts} pairs of segments of {first.segment_length} steps; {teacher}",
-        "reward": f"{first.reward}; {reward.ensemble_size} networks of "
-        f"{reward.hidden_layers} x {reward.hidden_dim}, {reward.num_epochs} epochs, scale "
-        f"{reward.reward_scale}",
+        "reward": f"{first.reward}: {controls.REWARDS[first.reward]}"
+        if first.reward in controls.UNLEARNED
+        else f"{first.reward}; {reward.ensemble_size} networks of {reward.hidden_layers} x "
+        f"{reward.hidden_dim}, {reward.num_epochs} epochs, scale {reward.reward_scale}",
         "policy": f"{first.algorithm}; networks of {policy.hidden_layers} x "
         f"{policy.hidden_dim}, {first.num_updates:,} updates",
         "evaluation": f"{first.eval_episodes} episodes every {first.eval_interval:,} "
@@ -388,7 +418,10 @@ def main(_: Sequence[str]) -> None:
     entry = summary["runs"][0]
     averaged = entry["num_evaluations_averaged"]
     of = "the last evaluation" if averaged == 1 else f"the mean of the last {averaged} evaluations"
-    print(f"success rate {entry['success_rate']:.1f} % ({of})")
+    if entry["success_rate"] is None:
+        print(f"return {entry['return']:.1f} ({of}; {runs[0].task} knows no success)")
+    else:
+        print(f"success rate {entry['success_rate']:.1f} % ({of})")
 
 
 if __name__ == "__main__":

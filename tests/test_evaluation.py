@@ -13,6 +13,7 @@ import pytest
 
 from appo_jax import appo, evaluation, registry, workers
 from appo_jax.data.dataset import Normaliser
+from appo_jax.envs.environment import Outcome
 from appo_jax.evaluation import Episodes, Policy
 from appo_jax.types import InputError
 
@@ -28,22 +29,22 @@ class Fake:
     successes: list[bool]
     terminates: bool = False
 
-    def reset(self) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, seed: int) -> np.ndarray:
+        assert seed == 100 + self.place
         self.step_count = 0
-        return self._observation(), {}
+        return self._observation()
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.ndarray) -> Outcome:
         np.testing.assert_array_equal(action, self._observation())
         index, self.step_count = self.step_count, self.step_count + 1
         assert self.step_count <= len(self.rewards), "stepped on after its end"
         ended = self.step_count == len(self.rewards)
-        success = float(self.successes[index])  # a float, as in Meta-World
-        return (
+        return Outcome(
             self._observation(),
             self.rewards[index],
             ended and self.terminates,
             ended and not self.terminates,
-            {"success": success},
+            self.successes[index] if self.successes else None,
         )
 
     def _observation(self) -> np.ndarray:
@@ -75,13 +76,21 @@ def test_episodes_of_fakes(fake_policy: tuple[Policy, list[Any]]) -> None:
         Fake(2, [-1.0, 4.0, 0.0, 0.25], [False, False, False, True], terminates=True),
         Fake(3, [1.0, 1.0], [False, False]),
     ]
-    episodes = evaluation._run_episodes(policy, environments)
+    seeds = [100, 101, 102, 103]
+    episodes = evaluation._run_episodes(policy, environments, seeds)
     np.testing.assert_array_equal(episodes.succeeded, [True, True, True, False])
     np.testing.assert_array_equal(episodes.succeeded_at_end, [False, True, True, False])
     np.testing.assert_array_equal(episodes.returns, [6.0, 0.5, 3.25, 2.0])
     assert [environment.step_count for environment in environments] == [3, 1, 4, 2]
     # Every inference has the same shape, however many environments are left.
     assert asked == [((evaluation.GROUP_SIZE, 2), np.float32)] * 4
+    assert episodes.metrics()["eval/success_rate"] == 75.0
+
+
+def test_where_success_is_not_known(fake_policy: tuple[Policy, list[Any]]) -> None:
+    environments = [Fake(0, [1.0, 2.0], []), Fake(1, [0.5], [], terminates=True)]
+    episodes = evaluation._run_episodes(fake_policy[0], environments, [100, 101])
+    assert episodes.metrics() == {"eval/return": 1.75}
 
 
 def test_stopping_at_the_first_success(fake_policy: tuple[Policy, list[Any]]) -> None:
@@ -207,7 +216,7 @@ def test_an_action_depends_on_its_own_row_alone(policy: Policy) -> None:
 
 
 def test_what_a_worker_raises_arrives(policy: Policy, pool: ProcessPoolExecutor) -> None:
-    with pytest.raises(InputError, match="task 'drawer-opne'.*close: drawer-open"):
+    with pytest.raises(InputError, match="'drawer-opne' is no Meta-World task .*can't be made"):
         evaluation.start(pool, policy, "drawer-opne", 0, 0, 1).result()
     unknown = dataclasses.replace(policy, algorithm="appx")
     with pytest.raises(InputError, match="algorithm 'appx': expected one of appo"):

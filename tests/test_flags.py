@@ -25,7 +25,7 @@ BAD_VALUES = {
     "--seed=-1": "--seed=-1: expected a number from 0 to 2147483647",
     "--seed=2147483648": "--seed=2147483648: expected a number from 0 to 2147483647",
     "--data_seed=-1": "--data_seed=-1: expected a number from 0",
-    "--reward=foo": "--reward=foo: expected learned or shuffled",
+    "--reward=foo": "--reward=foo: expected learned, shuffled, negated, true or zero",
     "--reward_scale=foo": "--reward_scale=foo: expected minmax or raw",
     "--dataset=nothing": "--dataset=nothing: expected auto, medium-replay, medium-expert or",
     "--dataset_size=501": "--dataset_size=501: expected a multiple of",

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from appo_jax import checkpoint
 from appo_jax.collect import medium_replay, sac
 from appo_jax.collect.medium_replay import Collection, Recipe
 from appo_jax.collect.stepping import Steppers, steppers
 from appo_jax.data.dataset import Dataset
 from appo_jax.data.replay import Replay
 from appo_jax.types import InputError
+from experiments.medium_replay import go_on
 
 TINY = sac.Config(hidden_layers=1, hidden_dim=8, batch_size=8)
 HOPPER = Recipe("Hopper-v5", 400, 3, 2, 0.5, 60, TINY)  # random hoppers fall after 10 to 40 steps
@@ -129,6 +131,8 @@ def test_batches_are_transitions_of_the_past(hoppers: Steppers, tmp_path: Path) 
     np.testing.assert_array_equal(found, replay.next_observations[1, steps])
     inside = ~replay.ends[1, steps]
     np.testing.assert_array_equal(found[inside], replay.observations[1, steps + 1][inside])
+    replay.size = 1
+    assert not collection._batch(0).rewards.any()  # the first step's is 0: all draws are of it
 
 
 @pytest.mark.parametrize(("rate", "expected"), [(1.0, 40), (0.25, 10), (0.3, 12), (2.0, 80)])
@@ -161,6 +165,26 @@ def test_damaged_steps_are_refused(hoppers: Steppers, tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(InputError, match=r"steps-00000030.npz: can't be read"):
         Collection(HOPPER, hoppers, tmp_path)
+
+
+def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(
+    hoppers: Steppers, whole: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for step in (10, 20, 30):
+        run(HOPPER, hoppers, tmp_path, step).save()
+    folder = medium_replay.checkpoints(tmp_path)
+    assert checkpoint.updates(folder) == [20, 30]
+    (folder / "30" / "metadata" / "metadata").write_text("{")
+    collection = go_on(HOPPER, hoppers, tmp_path)
+    assert collection.step == 20
+    assert "30: damaged" in capsys.readouterr().err
+    while collection.step < 40:
+        collection.advance()
+    collection.save()
+    assert Collection(HOPPER, hoppers, tmp_path).step == 40
+    np.testing.assert_array_equal(
+        collection.replay.actions[0, :40], whole.actions[whole.transition_rows()[:40]]
+    )
 
 
 def test_another_simulator_is_noticed(hoppers: Steppers, tmp_path: Path) -> None:

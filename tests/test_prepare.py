@@ -1,18 +1,20 @@
 """What a run needs before its policy trains: labels from a file, and rewards."""
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from train_helpers import TINY, compile_cache, parse, write_buffers
 
 from appo_jax.data import dataset as datasets
-from appo_jax.data import preferences
+from appo_jax.data import minari_io, preferences
 from appo_jax.data.preferences import Preferences
 from appo_jax.types import InputError
-from experiments import outputs, prepare, train
+from experiments import controls, outputs, prepare
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -69,7 +71,8 @@ def test_labels_from_a_file(data_dir: Path, tmp_path: Path) -> None:
 
 def test_shuffled_rewards_are_the_learned_ones_elsewhere(data_dir: Path, tmp_path: Path) -> None:
     rewards, accuracies = {}, {}
-    for reward in train.REWARDS:
+    kinds = ("learned", "shuffled")
+    for reward in kinds:
         workdir = tmp_path / reward
         workdir.mkdir()
         arguments = (*TINY, f"--data_dir={data_dir}", f"--workdir={workdir}", f"--reward={reward}")
@@ -86,7 +89,7 @@ def test_shuffled_rewards_are_the_learned_ones_elsewhere(data_dir: Path, tmp_pat
         again = prepare.learn_rewards(*inputs)[0].rewards
         np.testing.assert_array_equal(again, rewards[reward])
     rows = dataset.transition_rows()
-    learned, shuffled = (rewards[reward][rows] for reward in train.REWARDS)
+    learned, shuffled = (rewards[reward][rows] for reward in kinds)
     np.testing.assert_array_equal(np.sort(shuffled), np.sort(learned))
     assert np.mean(shuffled == learned) < 0.01
     assert abs(np.corrcoef(shuffled, learned)[0, 1]) < 0.1
@@ -96,8 +99,55 @@ def test_shuffled_rewards_are_the_learned_ones_elsewhere(data_dir: Path, tmp_pat
     assert accuracies["learned"][0] > 0.7
 
 
-def test_a_set_of_another_environment(numbered: Any, data_dir: Path, tmp_path: Path) -> None:
-    local = parse(*TINY, f"--data_dir={data_dir}", f"--workdir={tmp_path}")[1]
+def test_a_set_of_another_environment(numbered: Any, tmp_path: Path) -> None:
+    minari_io.save(numbered(), tmp_path)
+    flags = [flag for flag in TINY if "dataset_size" not in flag]
+    flags += [f"--data_dir={tmp_path}", "--dataset=tiny/numbered-v0"]
+    runs, local = parse(*flags)
     with pytest.raises(InputError, match=r"--dataset=tiny/numbered-v0: 2 numbers in an observ"):
-        prepare.check_dataset(numbered(), {}, local)
-    assert not any(tmp_path.iterdir())
+        prepare.obtain_dataset(runs[0], local)
+    flags[0] = "--env=Hopper-v5"
+    runs, local = parse(*flags)
+    with pytest.raises(InputError, match=r"1 in an action, expected Hopper-v5's 11 and 3"):
+        prepare.obtain_dataset(runs[0], local)
+
+
+def test_controls_by_hand(numbered: Any) -> None:
+    dataset = numbered(lengths=(2, 1))  # rows 0, 1 and 3 start transitions; true reward row + 1/2
+    learned = np.array([0.2, 1.0, 9.0, 0.0, 9.0], np.float32)
+    expected = {
+        "learned": learned,
+        "negated": [0.8, 0.0, 0.0, 1.0, 0.0],  # (1 + 0) - r_hat
+        "true": [0.0, 1 / 3, 0.0, 1.0, 0.0],  # 0.5, 1.5 and 3.5, minus 0.5, over 3
+        "zero": np.zeros(5),
+    }
+    for kind, rewards in expected.items():
+        found = controls.rewards(kind, 0, dataset, jnp.asarray(learned))
+        np.testing.assert_allclose(found, rewards, rtol=1e-6, err_msg=kind)
+    found = controls.rewards("shuffled", 0, dataset, jnp.asarray(learned))
+    assert sorted(np.asarray(found)[[0, 1, 3]]) == pytest.approx([0.0, 0.2, 1.0])
+    assert not np.asarray(found)[[2, 4]].any()
+    constant = dataclasses.replace(dataset, rewards=np.ones(5, np.float32))
+    assert not controls.rewards("true", 0, constant, jnp.asarray(learned)).any()
+    assert set(expected) | {"shuffled"} == set(controls.REWARDS)
+
+
+@pytest.mark.parametrize("reward", controls.UNLEARNED)
+def test_no_model_is_fitted_where_none_is_needed(
+    reward: str, data_dir: Path, tmp_path: Path
+) -> None:
+    arguments = (*TINY, f"--data_dir={data_dir}", f"--workdir={tmp_path}", f"--reward={reward}")
+    runs, local = parse(*arguments)
+    dataset = prepare.obtain_dataset(runs[0], local)
+    data = {dataset.id: dataset}
+    labels = prepare.obtain_all_preferences(runs, local, data)
+    store, view = datasets.to_device(dataset, runs[0].segment_length)
+    metrics = outputs.MetricsFile(tmp_path / "metrics.csv")
+    store, _ = prepare.learn_rewards(runs, local, data, labels, store, {dataset.id: view}, metrics)
+    assert not (tmp_path / "checkpoints").exists()
+    assert not metrics.rows
+    rows = dataset.transition_rows()
+    found = np.asarray(store.rewards)
+    if reward == "true":
+        assert np.corrcoef(dataset.rewards[rows], found[rows])[0, 1] == pytest.approx(1.0)
+    assert found.max() == (reward == "true")

@@ -27,9 +27,13 @@ def test_each_steps_as_it_would_here() -> None:
                 assert outcome[1:] == expected[1:]
 
 
-def test_a_bad_name_is_the_callers_error() -> None:
-    with pytest.raises(InputError, match="'Nothing-v0' can't be made"), steppers("Nothing-v0", 2):
+def test_a_bad_name_is_the_callers_error(capfd: pytest.CaptureFixture[str]) -> None:
+    with (
+        pytest.raises(InputError, match="'Nothing-v0' is no Meta-World task"),
+        steppers("Nothing-v0", 2),
+    ):
         pass
+    assert capfd.readouterr().err == ""  # the second process finds nobody to tell
 
 
 def test_a_failing_environment_tells_why() -> None:

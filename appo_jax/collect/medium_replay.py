@@ -26,7 +26,7 @@ import numpy as np
 from appo_jax import checkpoint, training
 from appo_jax.collect import sac
 from appo_jax.collect.stepping import Steppers
-from appo_jax.data.dataset import Dataset, from_episodes
+from appo_jax.data.dataset import Dataset, Episode, from_episodes
 from appo_jax.data.replay import Replay
 from appo_jax.envs import environment, meta_world
 from appo_jax.types import InputError, Metrics
@@ -92,7 +92,8 @@ class Collection:
     def __init__(self, recipe: Recipe, steppers: Steppers, folder: Path):
         """Go on from the latest checkpoint in `folder`, or begin.
 
-        Raises InputError when the folder holds a collection of another recipe, or a damaged one.
+        Raises InputError when the folder holds a collection of another recipe or damaged steps,
+        checkpoint.Damaged for a damaged checkpoint.
         """
         self.recipe = recipe
         self._steppers, self._folder = steppers, folder
@@ -104,7 +105,7 @@ class Collection:
             [init(recipe.config, _key(seed, _Draw.NETWORKS), *dims) for seed in self._seeds]
         )
         self._keys = training.stack_runs([_key(seed, _Draw.EXPLORATION) for seed in self._seeds])
-        self._batch_runs = training.default_batch_runs()
+        self._batch_runs = training.choose_batch_runs("auto")
         self.replay = Replay(recipe.num_agents, recipe.num_steps, *dims)
         self._chunks: list[int] = []
         self._restore()
@@ -136,8 +137,8 @@ class Collection:
             self._observations[agent] = self._begin_episode(agent)
 
     def save(self) -> None:
-        """Write a checkpoint, unless it is there, and drop the one before."""
-        folder = self._folder / "checkpoints"
+        """Write a checkpoint, unless it is there, and keep one of those before."""
+        folder = checkpoints(self._folder)
         saved = checkpoint.updates(folder)
         if self.step in saved:
             return
@@ -146,12 +147,16 @@ class Collection:
         self._chunks.append(self.step)
         metadata = {"recipe": self.recipe.resolved(), "chunks": self._chunks}
         checkpoint.save(folder, self.step, self._states, metadata)
-        for step in saved:
+        for step in saved[:-1]:
             checkpoint.delete(folder, step)
 
     def dataset(self, id: str) -> Dataset:
-        """What the agents saw so far, with the recipe and each agent's success curve."""
-        own = [self.replay.episodes(agent) for agent in range(self.recipe.num_agents)]
+        """What the agents saw so far, with the recipe and each agent's success curve.
+
+        Actions are the environment's own, which differ from the agents' where its bounds aren't
+        -1 and 1.
+        """
+        own = [self._episodes(agent) for agent in range(self.recipe.num_agents)]
         recipe = json.loads(json.dumps(self.recipe.resolved()))
         metadata = {
             "environment_id": self.recipe.env_name,
@@ -170,6 +175,12 @@ class Collection:
                 "goal_visible": True,
             }
         return from_episodes([episode for found in own for episode in found], id, metadata)
+
+    def _episodes(self, agent: int) -> list[Episode]:
+        return [
+            dataclasses.replace(episode, actions=self._steppers.actions.to_raw(episode.actions))
+            for episode in self.replay.episodes(agent)
+        ]
 
     def curve(self, agent: int) -> dict[str, list[Any]]:
         """An agent's success and return over each 20 episodes in a row that it has finished.
@@ -285,7 +296,7 @@ class Collection:
 
     def _restore(self) -> None:
         self._updates = 0
-        folder = self._folder / "checkpoints"
+        folder = checkpoints(self._folder)
         saved = checkpoint.updates(folder)
         if not saved:
             return
@@ -295,6 +306,11 @@ class Collection:
         for stop in self._chunks:
             self.replay.load_chunk(self._folder / "steps", stop)
         self._updates = int(self._states.step[0])
+
+
+def checkpoints(folder: Path) -> Path:
+    """Where a collection in `folder` keeps its checkpoints."""
+    return folder / "checkpoints"
 
 
 def check_recipe(name: str, found: Mapping[str, Any], recipe: Recipe) -> None:

@@ -5,8 +5,8 @@
     state, metrics = sac.update_step(config, state, batch)
 
 The settings are those of BPref's agent on the true reward, whose buffers the paper's data are:
-observations as they are, one learned temperature, a slow target network. Files of this agent's
-training are medium-replay data; `collect/replay.py` makes them.
+observations as they are, one learned temperature, a slow target network. All that such an agent
+sees while it learns is medium-replay data; `collect/medium_replay.py` collects it.
 """
 
 import dataclasses

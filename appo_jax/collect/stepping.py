@@ -21,7 +21,7 @@ from appo_jax.types import InputError
 class Steppers:
     """`count` environments of one name; the calls `begin` and `end` enclose what runs beside them.
 
-    observation_dim, action_dim: the environments'.
+    observation_dim, action_dim, actions: the environments'.
     """
 
     def __init__(self, env_name: str, count: int):
@@ -37,11 +37,11 @@ class Steppers:
             theirs.close()  # so that the process's end is an end of the pipe
             self._connections.append(ours)
         try:
-            sizes = [self._receive(index) for index in range(count)]
+            facts = [self._receive(index) for index in range(count)]
         except BaseException:
             self.close()
             raise
-        self.observation_dim, self.action_dim = sizes[0]
+        self.observation_dim, self.action_dim, self.actions = facts[0]
 
     def reset(self, index: int, seed: int) -> np.ndarray:
         """Begin an episode in one environment; its first observation, `[observation_dim]`."""
@@ -96,9 +96,11 @@ def steppers(env_name: str, count: int) -> Iterator[Steppers]:
 
 
 def _serve(connection: Connection, env_name: str) -> None:
+    answer: Exception
     try:
         environment = Environment(env_name)
-        connection.send((environment.observation_dim, environment.action_dim))
+        facts = (environment.observation_dim, environment.action_dim, environment.actions)
+        connection.send(facts)
         while True:
             message = connection.recv()
             if isinstance(message, int):
@@ -106,8 +108,10 @@ def _serve(connection: Connection, env_name: str) -> None:
             else:
                 connection.send(environment.step(message))
     except (EOFError, BrokenPipeError):
-        pass  # the parent has closed its end
+        return  # the parent has closed its end
     except InputError as error:
-        connection.send(error)
+        answer = error
     except Exception:
-        connection.send(RuntimeError(f"environment {env_name}: {traceback.format_exc()}"))
+        answer = RuntimeError(f"environment {env_name}: {traceback.format_exc()}")
+    with contextlib.suppress(BrokenPipeError):
+        connection.send(answer)

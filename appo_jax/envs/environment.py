@@ -14,6 +14,8 @@ import numpy as np
 from appo_jax.envs import meta_world
 from appo_jax.types import InputError
 
+_ROUNDING = 1e-5
+
 
 class Outcome(NamedTuple):
     """What one step leads to.
@@ -30,6 +32,30 @@ class Outcome(NamedTuple):
     success: bool | None
 
 
+class ActionScale(NamedTuple):
+    """Between an environment's actions, from `low` to `high`, `[action_dim]` each, and [-1, 1]."""
+
+    low: np.ndarray
+    high: np.ndarray
+
+    def to_raw(self, actions: np.ndarray) -> np.ndarray:
+        """The environment's actions, `[..., action_dim]`, of ones in [-1, 1]."""
+        return (self.high + self.low) / 2 + (self.high - self.low) / 2 * actions
+
+    def to_unit(self, actions: np.ndarray, name: str) -> np.ndarray:
+        """Actions in [-1, 1] of the environment's, `[..., action_dim]`, which `name` holds.
+
+        Raises InputError for actions outside of the bounds by more than rounding.
+        """
+        unit = (actions - (self.high + self.low) / 2) / ((self.high - self.low) / 2)
+        if np.abs(unit).max() > 1 + _ROUNDING:
+            raise InputError(
+                f"{name}: actions from {actions.min(axis=0)} to {actions.max(axis=0)}, expected "
+                f"the environment's, from {self.low} to {self.high}"
+            )
+        return np.clip(unit, -1, 1).astype(np.float32)
+
+
 class Environment:
     """A simulator by name: a Meta-World task like `sweep-v3`, else an id of Gymnasium.
 
@@ -38,14 +64,14 @@ class Environment:
 
     def __init__(self, name: str):
         """Build it. Raises InputError for an unknown name and for spaces other than Box."""
-        self._is_meta_world = name in meta_world.TASKS
+        self._is_meta_world = is_meta_world(name)
         self._env = meta_world.make(name, seed=0) if self._is_meta_world else _make(name)
         observation_space, action_space = self._env.observation_space, self._env.action_space
+        one = np.ones(action_space.shape or (), np.float32).reshape(-1)
         self.observation_dim = int(np.prod(observation_space.shape or ()))
         self.action_dim = int(np.prod(action_space.shape or ()))
         self._action_shape = action_space.shape
-        low, high = (np.float32(-1), np.float32(1)) if self._is_meta_world else bounds(self._env)
-        self.action_centre, self.action_scale = (high + low) / 2, (high - low) / 2
+        self.actions = ActionScale(*((-one, one) if self._is_meta_world else bounds(self._env)))
 
     def reset(self, seed: int) -> np.ndarray:
         """The first observation of an episode, `[observation_dim]` float32."""
@@ -58,10 +84,8 @@ class Environment:
 
     def step(self, action: np.ndarray) -> Outcome:
         """Act, `[action_dim]` in [-1, 1]."""
-        raw = self.action_centre + self.action_scale * action
-        observation, reward, terminated, truncated, info = self._env.step(
-            raw.reshape(self._action_shape)
-        )
+        raw = self.actions.to_raw(action).reshape(self._action_shape)
+        observation, reward, terminated, truncated, info = self._env.step(raw)
         success = info.get("success", info.get("is_success"))
         return Outcome(
             _vector(observation),
@@ -72,9 +96,18 @@ class Environment:
         )
 
 
+def is_meta_world(name: str) -> bool:
+    """Whether a name is one of Meta-World's tasks, in any of its forms."""
+    try:
+        meta_world.canonical_name(name)
+    except InputError:
+        return False
+    return True
+
+
 def check_name(name: str) -> str:
     """The name of a Gymnasium environment, as it is. Raises InputError for one of Meta-World's."""
-    if name in meta_world.TASKS:
+    if is_meta_world(name):
         raise InputError(f"environment {name!r} is a Meta-World task, expected --task={name}")
     if not name:
         raise InputError("environment '', expected an id of Gymnasium like Hopper-v5")
@@ -114,7 +147,8 @@ def _make(name: str) -> gymnasium.Env:
         env = gymnasium.make(name, disable_env_checker=True)  # the checker costs time at each step
     except (gymnasium.error.Error, ImportError, ValueError) as error:
         raise InputError(
-            f"environment {name!r} can't be made ({error}), expected an id for gymnasium.make"
+            f"environment {name!r} is no Meta-World task and can't be made by Gymnasium ({error}), "
+            "expected an id for gymnasium.make"
         ) from error
     for kind in ("observation", "action"):
         space = getattr(env, f"{kind}_space")

@@ -1,0 +1,124 @@
+"""From collection to evaluation in environments of Gymnasium, as a user types it."""
+
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from train_helpers import TINY, compile_cache, parse
+
+from appo_jax.data import minari_io
+from appo_jax.data.dataset import Dataset, Episode, from_episodes
+from appo_jax.types import InputError
+from experiments import outputs, prepare, runner
+
+PENDULUM = "gymnasium/Pendulum-v1/medium-replay-n2000-seed0-v0"
+
+
+def flags(env: str, dataset: str, data_dir: Path) -> list[str]:
+    tiny = [flag for flag in TINY if not flag.startswith(("--task", "--dataset_size", "--tie"))]
+    tiny += ["--num_updates=20", "--eval_interval=10", "--num_workers=1"]
+    return [*tiny, f"--env={env}", f"--dataset={dataset}", f"--data_dir={data_dir}"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with compile_cache(tmp_path_factory.getbasetemp() / "compiled"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    command = [sys.executable, "-m", "experiments.collect", "--env=Pendulum-v1"]
+    command += ["--dataset=medium-replay", "--size=2000", "--num_seeds=2", f"--data_dir={folder}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "best episode" in done.stdout
+    return folder
+
+
+def test_without_terminations(data_dir: Path, tmp_path: Path) -> None:
+    stored = minari_io.load(PENDULUM, data_dir)
+    assert not stored.terminations.any()
+    assert 1.9 < np.abs(stored.actions).max() <= 2  # torques, as the environment takes them
+
+    arguments = [*flags("Pendulum-v1", PENDULUM, data_dir), f"--workdir={tmp_path / 'run'}"]
+    runs, local = parse(*arguments)
+    assert runs[0].tie_threshold == 0
+    dataset = prepare.obtain_dataset(runs[0], local)
+    np.testing.assert_allclose(dataset.actions, stored.actions / 2, atol=1e-6)
+
+    (entry,) = runner.run(runs, local)["runs"]
+    assert entry["success_rate"] is None
+    assert [point["update"] for point in entry["success_rates"]] == [10, 20]
+    assert -2500 < entry["return"] < 0  # 200 steps of at most 16.3 each
+    metrics = outputs.MetricsFile(tmp_path / "run" / "metrics.csv")
+    assert list(metrics.values(0, "eval", "eval/return")) == [10, 20]
+    assert not metrics.values(0, "eval", "eval/success_rate")
+
+    command = [sys.executable, "-m", "experiments.evaluate", "--num_workers=1", "--episodes=2"]
+    command += [f"--checkpoint={tmp_path / 'run'}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    last = metrics.values(0, "eval", "eval/return")[20]
+    assert done.stdout.splitlines()[-1] == f"return {last:.2f}"
+
+
+def hopper_data(id: str, action: float = 1.0) -> Dataset:
+    draw = np.random.default_rng(0)
+    episodes = []
+    for steps in (30, 12, 25):
+        episodes.append(
+            Episode(
+                observations=draw.normal(size=(steps + 1, 11)),
+                actions=draw.uniform(-action, action, (steps, 3)),
+                rewards=draw.normal(size=steps),
+                terminations=np.arange(steps) == steps - 1,
+            )
+        )
+    return from_episodes(episodes, id)
+
+
+def test_with_terminations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    minari_io.save(hopper_data("mine/hopper-v0"), tmp_path)
+    arguments = [*flags("Hopper-v5", "mine/hopper-v0", tmp_path), f"--workdir={tmp_path / 'run'}"]
+    (entry,) = runner.run(*parse(*arguments))["runs"]
+    assert np.isfinite(entry["return"])
+    output = capsys.readouterr().out
+    assert "67 transitions in 3 episodes, return " in output
+    assert "return at update 20: " in output
+
+
+def test_actions_beyond_the_bounds_are_refused(tmp_path: Path) -> None:
+    minari_io.save(hopper_data("mine/wild-v0", action=1.5), tmp_path)
+    runs, local = parse(*flags("Hopper-v5", "mine/wild-v0", tmp_path))
+    with pytest.raises(InputError, match=r"--dataset=mine/wild-v0: actions from .* expected the"):
+        prepare.obtain_dataset(runs[0], local)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"--task": "sweep"}, "--env=Pendulum-v1: found with --task=sweep, expected one of the"),
+        ({"--env": "sweep-v3"}, "--env: environment 'sweep-v3' is a Meta-World task"),
+        ({"--dataset": "auto"}, r"--dataset=auto: with --env=Pendulum-v1 expected the id .*Pendul"),
+        ({"--dataset": "no/such-v0"}, r"--dataset=no/such-v0: expected"),
+        ({"--env": "Hopper-v5"}, f"--dataset={PENDULUM}: data of Pendulum-v1, expected data of Ho"),
+    ],
+)
+def test_bad_flags(change: dict[str, str], message: str, data_dir: Path) -> None:
+    named: dict[str, Any] = dict(
+        flag.split("=", 1) for flag in flags("Pendulum-v1", PENDULUM, data_dir)
+    )
+    with pytest.raises(InputError, match=f"^{message}"):
+        parse(*(f"{name}={value}" for name, value in (named | change).items()))
+
+
+def test_default_folder(data_dir: Path) -> None:
+    (run,), local = parse(*flags("Pendulum-v1", PENDULUM, data_dir))
+    assert local.workdir == Path("runs") / "Pendulum-v1" / "appo" / run.digest()
+    other = dataclasses.replace(run, task="Hopper-v5")
+    assert other.digest() != run.digest()
