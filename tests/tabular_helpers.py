@@ -1,6 +1,5 @@
 """Random tabular instances in float64, and the linear program of the inner problem."""
 
-import contextlib
 from typing import Any, NamedTuple
 
 import jax

@@ -2,11 +2,12 @@
 
     minimise over x in [0, upper]^n:  cost . x + lambda * mean_i |D_i (K x - r_hat)|
 
-with D_i the visits of the first trajectory of pair i minus those of the second. Algorithm 1, line 5,
-has x = r and K the identity; Algorithm 2, line 4, has x = f and K the map from f to its induced
-reward. Both are linear programs; here ADMM solves them (Boyd et al. 2011, section 6.1, least
+with D_i the visits of the first trajectory of pair i minus those of the second. In Algorithm 1,
+line 5, x is r and K the identity; in Algorithm 2, line 4, x is f and K maps f to its induced reward. Both are linear programs; here ADMM solves them (Boyd et al. 2011, section 6.1, least
 absolute deviations, with one more split for the box), warm-started from one policy to the next.
 """
+
+import functools
 
 import chex
 import jax
@@ -57,11 +58,12 @@ def start(pairs: PairTerm, solution: jax.Array) -> SolverState:
 def objective(
     pairs: PairTerm, cost: jax.Array, operator: jax.Array, lam: jax.Array | float, x: jax.Array
 ) -> jax.Array:
-    """cost . x + lambda mean |D (K x - r_hat)|; scalar. cost, x: `[n]`; operator: K, `[n, n]`."""
+    """The objective above at x; scalar. cost, x: `[n]`; operator: K, `[n, n]`."""
     residuals = pairs.differences @ (operator @ x - pairs.rewards)
     return cost @ x + lam * jnp.mean(jnp.abs(residuals))
 
 
+@functools.partial(jax.jit, static_argnames="num_steps")
 def solve(
     pairs: PairTerm,
     cost: jax.Array,

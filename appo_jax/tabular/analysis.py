@@ -36,6 +36,7 @@ class Decomposition(struct.PyTreeNode):
     suboptimality: jax.Array
 
 
+@jax.jit
 def decompose(
     mdp: MDP,
     optimal: jax.Array,
@@ -71,6 +72,7 @@ def _inner(first: jax.Array, second: jax.Array) -> jax.Array:
     return jnp.sum(first * second, axis=(-3, -2, -1))
 
 
+@jax.jit
 def induced_rewards(mdp: MDP, run: Run) -> jax.Array:
     """r^t = r^{pi^t}_{P*, f^t} of Algorithm 2's run, `[T, H, S, A]`."""
     return jax.vmap(lambda f, policy: induced_reward(mdp.transition, f, policy))(
@@ -78,9 +80,8 @@ def induced_rewards(mdp: MDP, run: Run) -> jax.Array:
     )
 
 
-def pair_loss(
-    mdp: MDP, reference: jax.Array, reward: jax.Array, other: jax.Array
-) -> jax.Array:
+@jax.jit
+def pair_loss(mdp: MDP, reference: jax.Array, reward: jax.Array, other: jax.Array) -> jax.Array:
     """E(r; r~): mean over independent tau^0, tau^1 of mu of |(r - r~)(tau^0) - (r - r~)(tau^1)|.
 
     Exact, by enumerating the trajectories: the mean difference of two independent copies of a
@@ -94,6 +95,7 @@ def pair_loss(
     return 2 * jnp.sum(below * (1 - below) * jnp.diff(differences[order]))
 
 
+@jax.jit
 def optimisation_gap(
     mdp: MDP,
     reference: jax.Array,
@@ -116,6 +118,7 @@ def optimisation_gap(
     return at_f - at_q
 
 
+@jax.jit
 def estimated_regret(mdp: MDP, optimal: jax.Array, run: Run) -> jax.Array:
     """sum_h E_{s ~ d*_h} <scores^t_h(s, .), pi*_h - pi^t_h>, `[T]`: what the policy update bounds.
 

@@ -42,7 +42,7 @@ class Run(struct.PyTreeNode):
 
 
 def step_size(bound: float, num_actions: int, num_iterations: int) -> float:
-    """eta = sqrt(2 log|A| / (R^2 T)), both theorems."""
+    """The theorems' eta = sqrt(2 log|A| / (R^2 T))."""
     return math.sqrt(2 * math.log(num_actions) / (bound**2 * num_iterations))
 
 
@@ -65,6 +65,7 @@ def advantage_cost(frequencies: jax.Array, policy: jax.Array) -> jax.Array:
     return jnp.sum(frequencies, axis=-1, keepdims=True) * policy - frequencies
 
 
+@jax.jit
 def reward_operator(transition: jax.Array, policy: jax.Array) -> jax.Array:
     """The matrix of f -> r^pi_{P, f}, `[HSA, HSA]`, unit upper triangular in blocks of steps."""
     size = policy.size
@@ -125,6 +126,7 @@ def optimise(
     return Run(policies=policies, answers=answers, scores=answers, gaps=gaps)
 
 
+@jax.jit
 def mixture_value(mdp: MDP, policies: jax.Array) -> jax.Array:
-    """Value of the uniform mixture of `[T, H, S, A]` policies, one drawn for each episode; exact."""
+    """Exact value of the uniform mixture of `[T, H, S, A]` policies; one is drawn an episode."""
     return jnp.mean(jax.vmap(lambda policy: value(mdp, policy))(policies))

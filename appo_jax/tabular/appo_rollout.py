@@ -1,4 +1,4 @@
-"""Algorithm 1, APPO-rollout: the adversary picks a reward, and rollouts in the true MDP are free."""
+"""Algorithm 1, APPO-rollout: the adversary picks a reward; rollouts in the true MDP are free."""
 
 import functools
 

@@ -33,6 +33,7 @@ def transition_loss(transition: jax.Array, counts: jax.Array, num_trajectories: 
     return -jnp.sum(seen) / num_trajectories
 
 
+@jax.jit
 def freehand(
     mdp: MDP,
     data: OfflineData,
@@ -41,7 +42,7 @@ def freehand(
     reward_width: jax.Array | float,
     transition_width: jax.Array | float,
 ) -> jax.Array:
-    """argmax over pi of min over plausible r and P of V^pi_{r, P} - V^mu_r, `[H, S, A]`.
+    """The argmax over pi of min over plausible r and P of V^pi_{r, P} - V^mu_r, `[H, S, A]`.
 
     Plausible are the r of `rewards` `[n, H, S, A]` with L_R(r) at most `reward_width` (zeta) above
     the least in the class, and the P of `transitions` `[k, H, S, A, S]` likewise. The policy is the

@@ -6,6 +6,7 @@ The class of rewards is all r with r_h(s, a) in [0, R / H]: the largest class of
 the pair is preferred. N and M count pairs.
 """
 
+import functools
 from typing import TypeAlias
 
 import chex
@@ -38,6 +39,7 @@ class OfflineData(struct.PyTreeNode):
     unlabelled: Trajectories
 
 
+@functools.partial(jax.jit, static_argnames=("num_labelled", "num_unlabelled"))
 def collect(
     mdp: MDP, reference: jax.Array, key: jax.Array, num_labelled: int, num_unlabelled: int
 ) -> OfflineData:
@@ -52,14 +54,14 @@ def collect(
 
 
 def preference_labels(reward: jax.Array, pairs: Trajectories, key: jax.Array) -> jax.Array:
-    """y ~ Bernoulli(sigmoid(r(tau^1) - r(tau^0))), `[n]` of 0 and 1."""
+    """Draw y ~ Bernoulli(sigmoid(r(tau^1) - r(tau^0))), `[n]` of 0 and 1."""
     scores = returns(reward, pairs)
     preferred = jax.random.bernoulli(key, jax.nn.sigmoid(scores[:, 1] - scores[:, 0]))
     return preferred.astype(reward.dtype)
 
 
 def link_kappa(bound: float) -> jax.Array:
-    """kappa = 1 / inf over [-R, R] of the link's slope; for the sigmoid 2 + e^R + e^-R."""
+    """The constant kappa = 1 / inf over [-R, R] of the link's slope; for the sigmoid 2 + e^R + e^-R."""
     slope = jax.grad(jax.nn.sigmoid)
     return 1 / jnp.minimum(slope(jnp.asarray(bound, float)), slope(jnp.asarray(-bound, float)))
 
@@ -81,6 +83,7 @@ def pair_features(pairs: Trajectories, num_states: int, num_actions: int) -> jax
     return visits[:, 0] - visits[:, 1]
 
 
+@functools.partial(jax.jit, static_argnames="num_steps")
 def fit_reward(
     mdp: MDP, pairs: Trajectories, labels: jax.Array, num_steps: int = NEWTON_STEPS
 ) -> jax.Array:
@@ -134,11 +137,13 @@ def _step_length(values: jax.Array, moves: jax.Array) -> jax.Array:
     return jnp.minimum(1.0, 0.99 * jnp.min(limits))
 
 
+@jax.jit
 def preference_loss(reward: jax.Array, pairs: Trajectories, labels: jax.Array) -> jax.Array:
     """L_R(r): mean negative log-likelihood of the labels; scalar."""
     return jnp.mean(losses.preference_loss(returns(reward, pairs), labels))
 
 
+@jax.jit
 def transition_counts(mdp: MDP, trajectories: Trajectories) -> jax.Array:
     """How often (s, a) led to s' at each step, `[H, S, A, S]`; the last step's counts are 0."""
     horizon, num_states, num_actions = mdp.reward.shape
@@ -149,6 +154,7 @@ def transition_counts(mdp: MDP, trajectories: Trajectories) -> jax.Array:
     return counts.at[steps, states[:, :-1], actions[:, :-1], states[:, 1:]].add(1)
 
 
+@jax.jit
 def fit_transition(mdp: MDP, trajectories: Trajectories) -> jax.Array:
     """P_hat by maximum likelihood, `[H, S, A, S]`: relative frequencies.
 

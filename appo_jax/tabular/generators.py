@@ -43,7 +43,7 @@ def chain(
     slip: float = 0.1,
     bound: float = 1.0,
 ) -> MDP:
-    """Walk along a line: action 0 steps back, all others forward; with probability `slip` one stays.
+    """Walk along a line: action 0 steps back, all others forward; `slip` is the chance to stay.
 
     Reward R / H in the last state, and half of that for stepping back in the first.
     """
@@ -78,9 +78,7 @@ def combination_lock(
     transition = jnp.broadcast_to(outside, shape).at[:, 0].set(from_lock)
     unlocks = right * (jnp.arange(horizon) == horizon - 1)[:, None]
     reward = jnp.zeros(shape[:-1]).at[:, 0].set(unlocks + 0.5 * (1 - right))
-    return MDP(
-        transition=transition, reward=reward * bound / horizon, initial=stays, bound=bound
-    )
+    return MDP(transition=transition, reward=reward * bound / horizon, initial=stays, bound=bound)
 
 
 def lure(

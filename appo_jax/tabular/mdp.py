@@ -4,10 +4,12 @@ Symbols of the paper (arXiv 2503.05306, section 2) to names here: P `transition`
 `bound`, pi `policy` and mu `reference` (arrays `[H, S, A]` of probabilities), f `f`, d^pi_h(s, a)
 `occupancy`, tau a row of `Trajectories`, C_TR and C_ST `trajectory_` and `step_concentrability`.
 
-All functions are of one MDP, pure, in the dtype they are given; `vmap` makes batches. A function of
-another reward or transition model takes `mdp.replace(reward=...)`.
+All functions are of one MDP, pure, in the dtype they are given; `vmap` makes batches. For another
+reward or transition model they take `mdp.replace(reward=...)`. They raise AssertionError (chex) for
+policies that don't have the reward's shape.
 """
 
+import functools
 import itertools
 
 import chex
@@ -39,6 +41,7 @@ class Trajectories(struct.PyTreeNode):
     actions: jax.Array
 
 
+@jax.jit
 def q_values(mdp: MDP, policy: jax.Array) -> jax.Array:
     """Q^pi_h(s, a) by the Bellman equation, `[H, S, A]`."""
     chex.assert_equal_shape([mdp.reward, policy])
@@ -51,27 +54,29 @@ def q_values(mdp: MDP, policy: jax.Array) -> jax.Array:
         return jnp.sum(policy * q, axis=-1), q
 
     inputs = (mdp.transition, mdp.reward, policy)
-    _, q = jax.lax.scan(step, jnp.zeros_like(mdp.reward[0, :, 0]), inputs, reverse=True, unroll=True)
+    _, q = jax.lax.scan(
+        step, jnp.zeros_like(mdp.reward[0, :, 0]), inputs, reverse=True, unroll=True
+    )
     return q
 
 
 def mix(f: jax.Array, policy: jax.Array) -> jax.Array:
-    """f o pi: mean of f over the policy's actions, `[..., S, A]` to `[..., S]`."""
+    """The mean f o pi over the policy's actions, `[..., S, A]` to `[..., S]`."""
     return jnp.sum(f * policy, axis=-1)
 
 
+@jax.jit
 def value(mdp: MDP, policy: jax.Array) -> jax.Array:
     """V^pi_1, averaged over the initial distribution; scalar."""
     return mdp.initial @ mix(q_values(mdp, policy)[0], policy[0])
 
 
+@jax.jit
 def occupancy(mdp: MDP, policy: jax.Array) -> jax.Array:
     """d^pi_h(s, a), `[H, S, A]`; each step sums to 1."""
     chex.assert_equal_shape([mdp.reward, policy])
 
-    def step(
-        states: jax.Array, inputs: tuple[jax.Array, jax.Array]
-    ) -> tuple[jax.Array, jax.Array]:
+    def step(states: jax.Array, inputs: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         transition, policy = inputs
         pairs = states[:, None] * policy
         return jnp.einsum("sa,sat->t", pairs, transition), pairs
@@ -79,12 +84,11 @@ def occupancy(mdp: MDP, policy: jax.Array) -> jax.Array:
     return jax.lax.scan(step, mdp.initial, (mdp.transition, policy), unroll=True)[1]
 
 
+@jax.jit
 def optimal_policy(mdp: MDP) -> jax.Array:
-    """A deterministic optimal policy, `[H, S, A]` of zeros and ones; ties go to the first action."""
+    """A deterministic optimal policy, `[H, S, A]` of 0 and 1; ties go to the first action."""
 
-    def step(
-        value: jax.Array, inputs: tuple[jax.Array, jax.Array]
-    ) -> tuple[jax.Array, jax.Array]:
+    def step(value: jax.Array, inputs: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         transition, reward = inputs
         q = reward + transition @ value
         best = jax.nn.one_hot(jnp.argmax(q, axis=-1), q.shape[-1], dtype=q.dtype)
@@ -100,6 +104,7 @@ def uniform_policy(mdp: MDP) -> jax.Array:
     return jnp.full_like(mdp.reward, 1 / mdp.reward.shape[-1])
 
 
+@jax.jit
 def induced_reward(transition: jax.Array, f: jax.Array, policy: jax.Array) -> jax.Array:
     """r^pi_{P, f} = f_h - P_h (f_{h+1} o pi_{h+1}), Definition 1; `[H, S, A]`.
 
@@ -111,6 +116,7 @@ def induced_reward(transition: jax.Array, f: jax.Array, policy: jax.Array) -> ja
     return f.at[:-1].add(-continuation)
 
 
+@jax.jit
 def performance_difference(mdp: MDP, policy: jax.Array, other: jax.Array) -> jax.Array:
     """sum_h E_{s ~ d^policy_h} <Q^other_h(s, .), policy - other>, the performance difference lemma.
 
@@ -120,6 +126,7 @@ def performance_difference(mdp: MDP, policy: jax.Array, other: jax.Array) -> jax
     return jnp.sum(states[..., None] * q_values(mdp, other) * (policy - other))
 
 
+@jax.jit
 def trajectory_concentrability(mdp: MDP, policy: jax.Array, reference: jax.Array) -> jax.Array:
     """C_TR = sup_tau d^policy(tau) / d^reference(tau), by a max-product recursion; scalar.
 
@@ -128,9 +135,7 @@ def trajectory_concentrability(mdp: MDP, policy: jax.Array, reference: jax.Array
     """
     ratio = _ratio(policy, reference)
 
-    def step(
-        best: jax.Array, inputs: tuple[jax.Array, jax.Array]
-    ) -> tuple[jax.Array, None]:
+    def step(best: jax.Array, inputs: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         transition, ratio = inputs
         ahead = jnp.max(jnp.where(transition > 0, best, 0), axis=-1)
         return jnp.max(jnp.where(ratio > 0, ratio * ahead, 0), axis=-1), None
@@ -140,6 +145,7 @@ def trajectory_concentrability(mdp: MDP, policy: jax.Array, reference: jax.Array
     return jnp.max(jnp.where(mdp.initial > 0, best, 0))
 
 
+@jax.jit
 def step_concentrability(mdp: MDP, policy: jax.Array, reference: jax.Array) -> jax.Array:
     """C_ST = max over h, s, a of d^policy_h(s, a) / d^reference_h(s, a); scalar."""
     return jnp.max(_ratio(occupancy(mdp, policy), occupancy(mdp, reference)))
@@ -156,9 +162,8 @@ def all_trajectories(horizon: int, num_states: int, num_actions: int) -> Traject
     return Trajectories(states=flat // num_actions, actions=flat % num_actions)
 
 
-def trajectory_probabilities(
-    mdp: MDP, policy: jax.Array, trajectories: Trajectories
-) -> jax.Array:
+@jax.jit
+def trajectory_probabilities(mdp: MDP, policy: jax.Array, trajectories: Trajectories) -> jax.Array:
     """d^pi(tau) of each trajectory, `[..., H]` to `[...]`."""
     states, actions = trajectories.states, trajectories.actions
     steps = jnp.arange(states.shape[-1])
@@ -173,6 +178,7 @@ def returns(reward: jax.Array, trajectories: Trajectories) -> jax.Array:
     return jnp.sum(reward[steps, trajectories.states, trajectories.actions], axis=-1)
 
 
+@functools.partial(jax.jit, static_argnames="shape")
 def sample_trajectories(
     mdp: MDP, policy: jax.Array, key: jax.Array, shape: tuple[int, ...]
 ) -> Trajectories:
@@ -199,4 +205,6 @@ def _draw(probabilities: jax.Array, uniform: jax.Array) -> jax.Array:
     """Indices by inverse CDF; `[..., n]` and `[...]` to `[...]`. Never one of probability 0."""
     cumulative = jnp.cumsum(probabilities, axis=-1)
     # Relative to the rounded total, which may fall short of 1.
-    return jnp.sum(uniform[..., None] * cumulative[..., -1:] >= cumulative, axis=-1, dtype=jnp.int32)
+    return jnp.sum(
+        uniform[..., None] * cumulative[..., -1:] >= cumulative, axis=-1, dtype=jnp.int32
+    )

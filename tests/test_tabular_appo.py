@@ -1,0 +1,328 @@
+"""Algorithms 1 to 3: the inner problem against a linear program, and the proof's inequalities."""
+
+import math
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tabular_helpers import Instance, instance, linear_program, random_policy, x64
+
+from appo_jax.tabular import (
+    adversary,
+    analysis,
+    appo,
+    appo_rollout,
+    estimation,
+    generators,
+    policy_evaluation,
+)
+from appo_jax.tabular.mdp import (
+    mix,
+    occupancy,
+    optimal_policy,
+    q_values,
+    returns,
+    sample_trajectories,
+    trajectory_concentrability,
+    uniform_policy,
+    value,
+)
+
+EXACT = 1e-9
+
+
+@pytest.fixture(autouse=True)
+def _float64() -> Iterator[None]:
+    with x64():
+        yield
+
+
+def _problem(
+    found: Instance, policy: jax.Array
+) -> tuple[adversary.PairTerm, jax.Array, jax.Array]:
+    differences = estimation.pair_features(found.pairs, 4, 2)
+    term = adversary.pair_term(differences, found.model.reward.ravel())
+    cost = appo.advantage_cost(appo.visit_frequencies(found.pairs, 4, 2), policy).ravel()
+    return term, cost, appo.reward_operator(found.model.transition, policy)
+
+
+@pytest.mark.parametrize("lam", [0.3, 2.0, 10.0])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_inner_problem_against_the_linear_program(seed: int, lam: float) -> None:
+    found = instance(seed)
+    policy = random_policy(jax.random.key(seed), found.mdp)
+    term, cost, operator = _problem(found, policy)
+    least, where = linear_program(cost, term.differences, operator, term.rewards, lam, 1.0)
+    at_oracle = adversary.objective(term, cost, operator, lam, where)
+    np.testing.assert_allclose(at_oracle, least, atol=1e-8)
+    begin = adversary.start(term, jnp.full(32, 0.5))
+    gaps = []
+    for num_steps in (30, 3000):
+        state, certificate = adversary.solve(term, cost, operator, lam, 1.0, begin, num_steps)
+        assert jnp.all((state.solution >= 0) & (state.solution <= 1))
+        gap = adversary.objective(term, cost, operator, lam, state.solution) - least
+        # The certificate needs no oracle, and never promises too much.
+        assert -1e-9 <= gap <= certificate + 1e-9
+        gaps.append((gap, certificate))
+    assert gaps[0][0] > 1e-4  # so that the next lines see the solver work
+    assert gaps[1][0] < 1e-4
+    assert gaps[1][1] < 1e-3
+
+
+def test_inner_problem_of_algorithm_1_against_the_linear_program() -> None:
+    found = instance(3)
+    term, _, _ = _problem(found, uniform_policy(found.mdp))
+    policy = random_policy(jax.random.key(3), found.mdp)
+    cost = (occupancy(found.mdp, policy) - appo.visit_frequencies(found.pairs, 4, 2)).ravel()
+    least, _ = linear_program(cost, term.differences, jnp.eye(32), term.rewards, 2.0, 0.25)
+    state, _ = adversary.solve(
+        term, cost, jnp.eye(32), 2.0, 0.25, adversary.start(term, term.rewards), 3000
+    )
+    assert jnp.all((state.solution >= 0) & (state.solution <= 0.25))
+    gap = adversary.objective(term, cost, jnp.eye(32), 2.0, state.solution) - least
+    assert -1e-9 <= gap < 1e-4
+
+
+def test_objective_is_the_paper_s() -> None:
+    # Line 4 of Algorithm 2, written with loops over the data instead of matrices.
+    found = instance(4, num_unlabelled=40)
+    policy = random_policy(jax.random.key(4), found.mdp)
+    f = jax.random.uniform(jax.random.key(5), policy.shape)
+    term, cost, operator = _problem(found, policy)
+    states, actions = np.asarray(found.pairs.states), np.asarray(found.pairs.actions)
+    values = np.asarray(mix(f, policy))
+    advantage, deviation = 0.0, 0.0
+    for pair in range(len(states)):
+        sums = []
+        for side in range(2):
+            total = 0.0
+            for h in range(4):
+                s, a = states[pair, side, h], actions[pair, side, h]
+                advantage += (values[h, s] - f[h, s, a]) / (2 * len(states))
+                ahead = found.model.transition[h, s, a] @ values[h + 1] if h < 3 else 0.0
+                total += f[h, s, a] - ahead - found.model.reward[h, s, a]
+            sums.append(total)
+        deviation += abs(sums[0] - sums[1]) / len(states)
+    objective = adversary.objective(term, cost, operator, 3.0, f.ravel())
+    np.testing.assert_allclose(objective, advantage + 3 * deviation, atol=EXACT)
+
+
+def test_policy_update_by_hand() -> None:
+    # (1/4, 3/4) tilted by exp(eta f) with eta = log 3, f = (1, 0): 3/4 to 3/4.
+    found = appo.improve(jnp.log(jnp.array([0.25, 0.75])), math.log(3), jnp.array([1.0, 0.0]))
+    np.testing.assert_allclose(jnp.exp(found), [0.5, 0.5], atol=EXACT)
+    assert appo.step_size(2.0, 2, 50) == pytest.approx(math.sqrt(2 * math.log(2) / 200))
+    far = appo.improve(jnp.log(jnp.array([0.5, 0.5])), 1e4, jnp.array([1.0, 0.0]))
+    assert jnp.all(jnp.isfinite(far))
+
+
+@pytest.fixture(scope="module")
+def runs() -> dict[int, tuple[Instance, float, appo.Run]]:
+    made = {}
+    with x64():
+        for seed in range(4):
+            found = instance(seed, num_labelled=300, num_unlabelled=400)
+            lam = 1.5 * float(found.concentrability)
+            run = appo.optimise(found.model, found.pairs, lam, num_iterations=40, num_steps=10)
+            made[seed] = (found, lam, run)
+    return made
+
+
+def test_first_policy_is_uniform_and_f_stays_in_its_class(
+    runs: dict[int, tuple[Instance, float, appo.Run]],
+) -> None:
+    for found, _, run in runs.values():
+        np.testing.assert_allclose(run.policies[0], uniform_policy(found.mdp), atol=EXACT)
+        assert jnp.all((run.answers >= 0) & (run.answers <= 1))
+        expected = run.policies[:-1] * jnp.exp(appo.step_size(1.0, 2, 40) * run.answers[:-1])
+        expected = expected / jnp.sum(expected, axis=-1, keepdims=True)
+        np.testing.assert_allclose(run.policies[1:], expected, atol=EXACT)
+        assert jnp.max(run.gaps) < 0.01
+
+
+def test_decomposition_adds_up(runs: dict[int, tuple[Instance, float, appo.Run]]) -> None:
+    for found, _, run in runs.values():
+        rewards = analysis.induced_rewards(found.mdp, run)
+        parts = analysis.decompose(
+            found.mdp, found.optimal, found.reference, found.model.reward, rewards, run.policies
+        )
+        total = parts.mle + parts.optimisation + parts.regret
+        np.testing.assert_allclose(total, parts.suboptimality, atol=EXACT)
+        best = value(found.mdp, found.optimal)
+        mixture = appo.mixture_value(found.mdp, run.policies)
+        np.testing.assert_allclose(jnp.mean(parts.suboptimality), best - mixture, atol=EXACT)
+        # No term is idle.
+        for term in (parts.mle, jnp.mean(parts.optimisation), jnp.mean(parts.regret)):
+            assert abs(term) > 1e-3
+        # Each as the paper writes it, by differences of values.
+        t = 17
+        policy, mdp = run.policies[t], found.mdp
+        wrong = mdp.replace(reward=mdp.reward - found.model.reward)
+        mle = value(wrong, found.optimal) - value(wrong, found.reference)
+        np.testing.assert_allclose(parts.mle, mle, atol=EXACT)
+        pessimistic = mdp.replace(reward=rewards[t])
+        regret = value(pessimistic, found.optimal) - value(pessimistic, policy)
+        np.testing.assert_allclose(parts.regret[t], regret, atol=EXACT)
+        estimated = analysis.estimated_regret(mdp, found.optimal, run)[t]
+        np.testing.assert_allclose(estimated, regret, atol=EXACT)
+
+
+def test_optimisation_error_is_bounded(
+    runs: dict[int, tuple[Instance, float, appo.Run]],
+) -> None:
+    for found, lam, run in runs.values():
+        rewards = analysis.induced_rewards(found.mdp, run)
+        parts = analysis.decompose(
+            found.mdp, found.optimal, found.reference, found.model.reward, rewards, run.policies
+        )
+        gap = jax.vmap(
+            lambda f, policy, found=found, lam=lam: analysis.optimisation_gap(
+                found.mdp, found.reference, found.model.reward, lam, f, policy
+            )
+        )(run.answers[::10], run.policies[::10])
+        error = analysis.pair_loss(
+            found.mdp, found.reference, found.mdp.reward, found.model.reward
+        )
+        assert jnp.all(parts.optimisation[::10] <= lam * error + gap + EXACT)
+
+
+def test_regret_bound_on_every_run(runs: dict[int, tuple[Instance, float, appo.Run]]) -> None:
+    bound = analysis.regret_bound(1.0, 4, 2, 40)
+    assert bound == pytest.approx(4 * math.sqrt(80 * math.log(2)))
+    for found, _, run in runs.values():
+        regret = jnp.sum(analysis.estimated_regret(found.mdp, found.optimal, run))
+        assert regret <= bound
+
+
+@pytest.mark.parametrize("horizon", [1, 3])
+def test_an_instance_breaks_the_printed_regret_bound(horizon: int) -> None:
+    # f favours one action by R throughout: pi^t gives it 1 / (1 + exp(-eta (t - 1))), which costs
+    # sum_t 1 / (1 + exp(eta (t - 1))) at each step: 1.409 for T = 5.
+    mdp = generators.garnet(jax.random.key(0), horizon=horizon)
+    f = jnp.zeros((horizon, 4, 2)).at[..., 1].set(1.0)
+    log_policy, policies = jnp.log(uniform_policy(mdp)), []
+    for _ in range(5):
+        policies.append(jnp.exp(log_policy))
+        log_policy = appo.improve(log_policy, appo.step_size(1.0, 2, 5), f)
+    answers = jnp.stack([f] * 5)
+    run = appo.Run(jnp.stack(policies), answers, answers, jnp.zeros(5))
+    always = jnp.zeros_like(f).at[..., 1].set(1.0)
+    rewards = analysis.induced_rewards(mdp, run)
+    parts = analysis.decompose(mdp, always, uniform_policy(mdp), f, rewards, run.policies)
+    regret = float(jnp.sum(parts.regret))
+    assert regret == pytest.approx(1.409 * horizon, abs=1e-3 * horizon)
+    printed = horizon * math.sqrt(5 * math.log(2) / 2)
+    assert printed < regret <= analysis.regret_bound(1.0, horizon, 2, 5)
+
+
+def test_pair_loss_is_the_mean_over_pairs() -> None:
+    found = instance(6, horizon=2, num_states=3)
+    mdp, other = found.mdp, found.model.reward
+    pairs = sample_trajectories(mdp, found.reference, jax.random.key(0), (200_000, 2))
+    scores = returns(mdp.reward - other, pairs)
+    sampled = jnp.abs(scores[:, 0] - scores[:, 1])
+    exact = analysis.pair_loss(mdp, found.reference, mdp.reward, other)
+    assert exact == pytest.approx(float(jnp.mean(sampled)), abs=4 * float(jnp.std(sampled)) / 447)
+    shifted = mdp.reward.at[0].add(0.3)
+    np.testing.assert_allclose(
+        analysis.pair_loss(mdp, found.reference, shifted, other), exact, atol=EXACT
+    )
+
+
+def test_more_data_and_iterations_find_a_better_policy() -> None:
+    def suboptimality(num_labelled: int, num_unlabelled: int, num_iterations: int) -> float:
+        total = 0.0
+        for seed in range(3):
+            found = instance(seed, num_labelled, num_unlabelled)
+            run = appo.optimise(
+                found.model,
+                found.pairs,
+                1.5 * found.concentrability,
+                num_iterations=num_iterations,
+            )
+            best = value(found.mdp, found.optimal)
+            total += float(best - appo.mixture_value(found.mdp, run.policies)) / 3
+        return total
+
+    assert suboptimality(4000, 1000, 400) < suboptimality(50, 50, 400) - 0.01
+    assert suboptimality(4000, 1000, 400) < suboptimality(4000, 1000, 10) - 0.01
+
+
+def test_pessimism_leaves_the_lure_alone() -> None:
+    # Two labels alone show the exit at the first step, both in its favour: the learned reward
+    # sends greedy there, the adversary sees that the data hardly support it.
+    mdp = generators.lure()
+    reference = jnp.full((4, 4, 2), 0.5).at[:, 0].set(jnp.array([0.98, 0.02]))
+    data = estimation.collect(mdp, reference, jax.random.key(1), 100, 1000)
+    first, second = estimation.split_half(data.unlabelled)
+    wrong = mdp.reward.at[0, 0, 1].set(0.25).at[1:, 1].set(0.25)
+    model = mdp.replace(reward=wrong, transition=estimation.fit_transition(mdp, first))
+    assert value(mdp, optimal_policy(model)) < 0.1
+    lam = 1.5 * trajectory_concentrability(mdp, optimal_policy(mdp), reference)
+    run = appo.optimise(model, second, lam, num_iterations=256)
+    assert appo.mixture_value(mdp, run.policies) > 0.45
+    trusting = appo.optimise(model, second, 100 * lam, num_iterations=256)
+    assert appo.mixture_value(mdp, trusting.policies) < 0.3
+
+
+# Algorithms 1 and 3.
+
+
+def test_policy_evaluation_is_unbiased_and_its_error_falls_with_the_rollouts() -> None:
+    found = instance(8)
+    mdp, reference = found.mdp, found.reference
+    policy = random_policy(jax.random.key(0), mdp)
+    exact = q_values(mdp, policy)
+    errors = []
+    for num_rollouts in (100, 100_000):
+        estimate = policy_evaluation.evaluate(
+            mdp, reference, policy, jax.random.key(1), num_rollouts
+        )
+        errors.append(policy_evaluation.squared_error(mdp, reference, policy, estimate))
+        visits = jnp.sum(occupancy(mdp, reference), axis=-1, keepdims=True)
+        seen = visits * (reference + policy) / 2 * num_rollouts
+        deviation = jnp.abs(estimate - exact) * jnp.sqrt(seen)
+        assert jnp.all(jnp.where(seen > 10, deviation, 0) < 2)  # a return's deviation is below 1/2
+    assert jnp.sum(errors[1]) < jnp.sum(errors[0]) / 100
+    assert jnp.all(estimate[0, 1:] == 0)  # states that no episode starts in
+
+
+def test_algorithm_1_decomposition_and_regret() -> None:
+    found = instance(2, num_labelled=300, num_unlabelled=300)
+    lam = 1.5 * found.concentrability
+    data = jax.tree.map(lambda leaf: leaf, found.pairs)
+    run = appo_rollout.optimise(
+        found.mdp.replace(reward=jnp.full_like(found.mdp.reward, jnp.nan)),
+        found.model.reward,
+        found.reference,
+        data,
+        lam,
+        jax.random.key(0),
+        num_iterations=30,
+        num_rollouts=100,
+        num_evaluations=200,
+    )
+    assert jnp.all((run.answers >= 0) & (run.answers <= 0.25))
+    parts = analysis.decompose(
+        found.mdp, found.optimal, found.reference, found.model.reward, run.answers, run.policies
+    )
+    total = parts.mle + parts.optimisation + parts.regret
+    np.testing.assert_allclose(total, parts.suboptimality, atol=EXACT)
+    estimated = analysis.estimated_regret(found.mdp, found.optimal, run)
+    assert jnp.sum(estimated) <= analysis.regret_bound(1.0, 4, 2, 30)
+    # What separates it from (III) is PE's error alone.
+    exact = jax.vmap(lambda r, policy: q_values(found.mdp.replace(reward=r), policy))(
+        run.answers, run.policies
+    )
+    states = jnp.sum(occupancy(found.mdp, found.optimal), axis=-1, keepdims=True)
+    error = states * (exact - run.scores) * (found.optimal - run.policies)
+    error = jnp.sum(error, axis=(1, 2, 3))
+    np.testing.assert_allclose(parts.regret, estimated + error, atol=EXACT)
+    assert jnp.max(jnp.abs(error)) > 1e-3
+    # The update looked at the estimates.
+    expected = run.policies[:-1] * jnp.exp(appo.step_size(1.0, 2, 30) * run.scores[:-1])
+    expected = expected / jnp.sum(expected, axis=-1, keepdims=True)
+    np.testing.assert_allclose(run.policies[1:], expected, atol=EXACT)
+    assert jnp.mean(parts.suboptimality[-5:]) < parts.suboptimality[0]
