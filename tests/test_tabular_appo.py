@@ -39,9 +39,7 @@ def _float64() -> Iterator[None]:
         yield
 
 
-def _problem(
-    found: Instance, policy: jax.Array
-) -> tuple[adversary.PairTerm, jax.Array, jax.Array]:
+def _problem(found: Instance, policy: jax.Array) -> tuple[adversary.PairTerm, jax.Array, jax.Array]:
     differences = estimation.pair_features(found.pairs, 4, 2)
     term = adversary.pair_term(differences, found.model.reward.ravel())
     cost = appo.advantage_cost(appo.visit_frequencies(found.pairs, 4, 2), policy).ravel()
@@ -182,9 +180,7 @@ def test_optimisation_error_is_bounded(
                 found.mdp, found.reference, found.model.reward, lam, f, policy
             )
         )(run.answers[::10], run.policies[::10])
-        error = analysis.pair_loss(
-            found.mdp, found.reference, found.mdp.reward, found.model.reward
-        )
+        error = analysis.pair_loss(found.mdp, found.reference, found.mdp.reward, found.model.reward)
         assert jnp.all(parts.optimisation[::10] <= lam * error + gap + EXACT)
 
 

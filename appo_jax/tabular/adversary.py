@@ -7,8 +7,6 @@ line 5, x is r and K the identity; in Algorithm 2, line 4, x is f and K maps f t
 absolute deviations, with one more split for the box), warm-started from one policy to the next.
 """
 
-import functools
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -55,6 +53,22 @@ def start(pairs: PairTerm, solution: jax.Array) -> SolverState:
     return SolverState(zeros, zeros, solution, jnp.zeros_like(solution))
 
 
+def positive_inverse(matrix: jax.Array) -> jax.Array:
+    """Inverse of a symmetric positive definite `[n, n]` matrix, by Gauss-Jordan elimination.
+
+    Under `vmap` on a CPU this takes a third of the time of a Cholesky solve, whose batches go
+    through LAPACK one by one. No pivots are needed.
+    """
+
+    def eliminate(k: jax.Array, matrix: jax.Array) -> jax.Array:
+        pivot, column = matrix[k, k], matrix[:, k]
+        row = matrix[k] / pivot
+        reduced = matrix - column[:, None] * row
+        return reduced.at[k].set(row).at[:, k].set(-column / pivot).at[k, k].set(1 / pivot)
+
+    return jax.lax.fori_loop(0, len(matrix), eliminate, matrix)
+
+
 def objective(
     pairs: PairTerm, cost: jax.Array, operator: jax.Array, lam: jax.Array | float, x: jax.Array
 ) -> jax.Array:
@@ -63,7 +77,7 @@ def objective(
     return cost @ x + lam * jnp.mean(jnp.abs(residuals))
 
 
-@functools.partial(jax.jit, static_argnames="num_steps")
+@jax.jit
 def solve(
     pairs: PairTerm,
     cost: jax.Array,
@@ -71,7 +85,7 @@ def solve(
     lam: jax.Array | float,
     upper: float,
     state: SolverState,
-    num_steps: int,
+    num_steps: jax.Array | int,
 ) -> tuple[SolverState, jax.Array]:
     """`num_steps` of ADMM from `state`; `state.solution` lies in the box.
 
@@ -85,12 +99,11 @@ def solve(
     # Weighs the box like an average coordinate of the residuals.
     box = jnp.trace(pairs.gram) / len(cost)
     metric = operator.T @ pairs.gram @ operator + box * jnp.eye(len(cost), dtype=cost.dtype)
-    factor = jax.scipy.linalg.cho_factor(metric)
-    inverse = jax.scipy.linalg.cho_solve(factor, jnp.eye(len(cost), dtype=cost.dtype))
+    inverse = positive_inverse(metric)
     constant = inverse @ (operator.T @ (pairs.gram @ rewards) - cost / penalty)
     pull = inverse @ operator.T / num_pairs
 
-    def step(state: SolverState, _: None) -> tuple[SolverState, None]:
+    def step(_: jax.Array, state: SolverState) -> SolverState:
         targets = state.residuals - state.residual_multipliers
         x = (
             constant
@@ -101,9 +114,9 @@ def solve(
         multipliers = jnp.clip(shifted, -lam / penalty, lam / penalty)
         solution = jnp.clip(x + state.box_multipliers, 0, upper)
         box_multipliers = state.box_multipliers + x - solution
-        return SolverState(shifted - multipliers, multipliers, solution, box_multipliers), None
+        return SolverState(shifted - multipliers, multipliers, solution, box_multipliers)
 
-    state, _ = jax.lax.scan(step, state, None, length=num_steps)
+    state = jax.lax.fori_loop(0, num_steps, step, state)
     # The clipped multipliers are feasible for the dual: |y_i| <= lambda / N.
     dual = penalty * (state.residual_multipliers @ differences) / num_pairs
     reduced_cost = cost + operator.T @ dual

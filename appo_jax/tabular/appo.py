@@ -24,7 +24,7 @@ from appo_jax.tabular.mdp import (
     value,
 )
 
-COLD_STEPS = 200  # of the inner solver, before the first iteration
+COLD_STEPS = 200  # of the inner solver at the first iteration, which has nobody to start from
 
 
 class Run(struct.PyTreeNode):
@@ -44,6 +44,11 @@ class Run(struct.PyTreeNode):
 def step_size(bound: float, num_actions: int, num_iterations: int) -> float:
     """The theorems' eta = sqrt(2 log|A| / (R^2 T))."""
     return math.sqrt(2 * math.log(num_actions) / (bound**2 * num_iterations))
+
+
+def inner_steps(num_iterations: int, num_steps: int) -> jax.Array:
+    """Steps of the inner solver at each iteration, `[T]`."""
+    return jnp.full(num_iterations, num_steps).at[0].set(max(num_steps, COLD_STEPS))
 
 
 def improve(log_policy: jax.Array, eta: float, scores: jax.Array) -> jax.Array:
@@ -83,7 +88,7 @@ def optimise(
     lam: jax.Array | float,
     *,
     num_iterations: int,
-    num_steps: int = 5,
+    num_steps: int = 10,
 ) -> Run:
     """Algorithm 2, lines 3 to 6.
 
@@ -99,7 +104,7 @@ def optimise(
     eta = step_size(model.bound, shape[-1], num_iterations)
 
     def iterate(
-        carry: tuple[jax.Array, adversary.SolverState], _: None
+        carry: tuple[jax.Array, adversary.SolverState], num_steps: jax.Array
     ) -> tuple[tuple[jax.Array, adversary.SolverState], tuple[jax.Array, jax.Array, jax.Array]]:
         log_policy, state = carry
         policy = jnp.exp(log_policy)
@@ -110,18 +115,9 @@ def optimise(
         return (improve(log_policy, eta, f), state), (policy, f, gap)
 
     first = uniform_policy(model)
-    # The first problem has nobody to take its start from.
-    start, _ = adversary.solve(
-        term,
-        advantage_cost(frequencies, first).ravel(),
-        reward_operator(model.transition, first),
-        lam,
-        model.bound,
-        adversary.start(term, q_values(model, first).ravel()),
-        COLD_STEPS,
-    )
+    start = adversary.start(term, q_values(model, first).ravel())
     _, (policies, answers, gaps) = jax.lax.scan(
-        iterate, (jnp.log(first), start), None, length=num_iterations
+        iterate, (jnp.log(first), start), inner_steps(num_iterations, num_steps)
     )
     return Run(policies=policies, answers=answers, scores=answers, gaps=gaps)
 

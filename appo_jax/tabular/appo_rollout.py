@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from appo_jax.tabular import adversary, policy_evaluation
-from appo_jax.tabular.appo import COLD_STEPS, Run, improve, step_size, visit_frequencies
+from appo_jax.tabular.appo import Run, improve, inner_steps, step_size, visit_frequencies
 from appo_jax.tabular.estimation import pair_features
 from appo_jax.tabular.mdp import MDP, Trajectories, sample_trajectories, uniform_policy
 
@@ -25,7 +25,7 @@ def optimise(
     num_iterations: int,
     num_rollouts: int,
     num_evaluations: int,
-    num_steps: int = 5,
+    num_steps: int = 10,
 ) -> Run:
     """Algorithm 1, lines 3 to 8.
 
@@ -41,20 +41,18 @@ def optimise(
     identity = jnp.eye(reward.size, dtype=reward.dtype)
     eta = step_size(mdp.bound, shape[-1], num_iterations)
 
-    def answer(
-        state: adversary.SolverState, policy: jax.Array, key: jax.Array, num_steps: int
-    ) -> tuple[adversary.SolverState, jax.Array]:
-        rollouts = sample_trajectories(mdp, policy, key, (num_rollouts, 1))  # line 4
-        cost = visit_frequencies(rollouts, *shape[1:]).astype(reward.dtype) - frequencies
-        return adversary.solve(term, cost.ravel(), identity, lam, upper, state, num_steps)
-
     def iterate(
-        carry: tuple[jax.Array, adversary.SolverState], key: jax.Array
+        carry: tuple[jax.Array, adversary.SolverState], inputs: tuple[jax.Array, jax.Array]
     ) -> tuple[tuple[jax.Array, adversary.SolverState], Run]:
         log_policy, state = carry
+        key, num_steps = inputs
         policy = jnp.exp(log_policy)
         rollout_key, evaluation_key = jax.random.split(key)
-        state, gap = answer(state, policy, rollout_key, num_steps)  # line 5
+        rollouts = sample_trajectories(mdp, policy, rollout_key, (num_rollouts, 1))  # line 4
+        cost = visit_frequencies(rollouts, *shape[1:]).astype(reward.dtype) - frequencies
+        state, gap = adversary.solve(  # line 5
+            term, cost.ravel(), identity, lam, upper, state, num_steps
+        )
         pessimistic = mdp.replace(reward=state.solution.reshape(shape))
         scores = policy_evaluation.evaluate(  # line 6
             pessimistic, reference, policy, evaluation_key, num_evaluations
@@ -63,7 +61,6 @@ def optimise(
         return (improve(log_policy, eta, scores), state), step  # line 7
 
     first = uniform_policy(mdp).astype(reward.dtype)
-    start_key, key = jax.random.split(key)
-    start, _ = answer(adversary.start(term, reward.ravel()), first, start_key, COLD_STEPS)
-    keys = jax.random.split(key, num_iterations)
-    return jax.lax.scan(iterate, (jnp.log(first), start), keys)[1]
+    start = adversary.start(term, reward.ravel())
+    inputs = (jax.random.split(key, num_iterations), inner_steps(num_iterations, num_steps))
+    return jax.lax.scan(iterate, (jnp.log(first), start), inputs)[1]
