@@ -2,8 +2,7 @@
 
 A figure is a function that returns rows, one for each setting and measured quantity: its mean over
 random MDPs and the standard error. Everything measured is exact given the data (values, occupancies
-and the pair loss are computed, not sampled). Settings of one figure share their MDPs, and figures
-run beside each other on the cores that are there.
+and the pair loss are computed, not sampled). Settings of one figure share their MDPs.
 """
 
 import csv
@@ -13,7 +12,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +41,7 @@ from appo_jax.tabular.mdp import (
     value,
 )
 from appo_jax.types import InputError
-from experiments.cli import available_cores, parse_flags
+from experiments.cli import parse_flags
 
 Row = dict[str, Any]
 Measured = dict[str, np.ndarray]  # quantity to its value in each MDP
@@ -91,7 +89,7 @@ class Sizes:
     rollouts: Sequence[int] = (16, 64, 256)
     few_labels: int = 100  # where pessimism matters
     base_iterations: int = 256
-    many_iterations: int = 1024
+    many_iterations: int = 512
 
 
 PRESETS = {
@@ -126,10 +124,8 @@ class Problem(struct.PyTreeNode):
 def chunked(function: Callable[..., Any], *arguments: Any) -> Any:
     """`function` of one problem over a leading axis, in chunks of `CHUNK`."""
     size = len(jax.tree.leaves(arguments)[0])
-    parts = [
-        jax.vmap(function)(*jax.tree.map(lambda leaf: leaf[begin : begin + CHUNK], arguments))
-        for begin in range(0, size, CHUNK)
-    ]
+    places = [slice(begin, begin + CHUNK) for begin in range(0, size, CHUNK)]
+    parts = [jax.vmap(function)(*jax.tree.map(lambda a, p=p: a[p], arguments)) for p in places]
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
 
 
@@ -421,7 +417,7 @@ FIGURES: dict[str, tuple[Callable[[Sizes], Points], str]] = {
     "freehand": (freehand_figure, "labelled pairs M"),
 }
 
-# What a figure draws against its settings, and which slope the theorem gives: (quantity, exponent).
+# What a figure draws against its settings.
 CURVES: dict[str, tuple[str, ...]] = {
     "iterations": ("suboptimality", "last_iterate", "regret"),
     "labels": ("suboptimality", "greedy", "reward_error"),
@@ -433,6 +429,7 @@ CURVES: dict[str, tuple[str, ...]] = {
     "rollouts": ("suboptimality", "regret", "pe_squared_error"),
     "freehand": ("suboptimality", "last_iterate", "greedy", "freehand"),
 }
+DECOMPOSITION = ("mle", "optimisation", "regret", "suboptimality")  # (I), (II), (III), their sum
 # Figure, quantity, exponent in the theorem (or in its lemma), and whether the quantity's value with
 # the truth known (at infinity) is taken off first.
 SLOPES: tuple[tuple[str, str, float, bool], ...] = (
@@ -496,50 +493,67 @@ class Figure:
 
 
 def claims(figures: Mapping[str, Figure]) -> list[str]:
-    """What the theorems say beside what was measured, one line each."""
-    lines = ["slopes in log-log scale (the theorem's exponent in brackets)"]
+    """What the theorems say beside what was measured, one line each, of these figures."""
+    lines = []
     for name, quantity, exponent, above_truth in SLOPES:
-        against = FIGURES[name][1]
-        kind = f"{quantity} above that with the truth known" if above_truth else quantity
-        slope = figures[name].slope(quantity, above_truth)
-        lines.append(f"  {kind} against {against}: {slope:+.2f} [{exponent:+.1f}]")
-    means, errors = figures["iterations"].curve("suboptimality")
-    lines.append(
-        f"sub-optimality with the most data and iterations: {means[-1]:.4f} +- {errors[-1]:.4f} R"
-        " (expected: below 0.05)"
-    )
-    lure = figures["families"].found[figures["families"].settings.index("lure")]
-    saved = lure["greedy"] - lure["suboptimality"]
-    error = np.std(saved, ddof=1) / len(saved) ** 0.5
-    lines.append(
-        f"lure: greedy loses {np.mean(saved):.4f} R more than APPO, {np.mean(saved) / error:.1f}"
-        " standard errors (expected: above 2)"
-    )
+        if name in figures:
+            kind = f"{quantity} above that with the truth known" if above_truth else quantity
+            slope = figures[name].slope(quantity, above_truth)
+            lines.append(
+                f"slope of {kind} against {FIGURES[name][1]}: {slope:+.2f}"
+                f" [theorem {exponent:+.1f}]"
+            )
+    if "iterations" in figures:
+        means, errors = figures["iterations"].curve("suboptimality")
+        lines.append(
+            f"sub-optimality with the most data and iterations: {means[-1]:.4f} +- {errors[-1]:.4f}"
+            " R (expected: below 0.05)"
+        )
+    if "families" in figures:
+        lure = figures["families"].found[figures["families"].settings.index("lure")]
+        saved = lure["greedy"] - lure["suboptimality"]
+        error = np.std(saved, ddof=1) / len(saved) ** 0.5
+        lines.append(
+            f"lure: greedy loses {np.mean(saved):.4f} R more than APPO, that is"
+            f" {np.mean(saved) / error:.1f} standard errors (expected: above 2)"
+        )
+    return lines + _checks(figures)
+
+
+def _checks(figures: Mapping[str, Figure]) -> list[str]:
+    """What must hold in every single run."""
     measured = [
         (figure.name, setting, found)
         for figure in figures.values()
         for setting, found in zip(figure.settings, figure.found, strict=True)
         if "c_tr" in found
     ]
-    residual = max(np.max(found["decomposition_residual"]) for _, _, found in measured)
-    lines.append(f"(I) + (II) + (III) against the sub-optimality: off by at most {residual:.1e}")
     covered = [
-        np.max(found["optimisation_excess"])
+        found["optimisation_excess"]
         for name, setting, found in measured
         if not (name.startswith("lam") and float(setting) < 1)
     ]
-    lines.append(
-        f"(II) - lambda E(Q^pi; P*, r_hat) - gap, where lambda >= C_TR: at most {max(covered):.1e}"
-        " (expected: not above 0)"
+    checks = (
+        (
+            "(I) + (II) + (III) against the sub-optimality: off by at most {:.1e}",
+            [found["decomposition_residual"] for _, _, found in measured],
+        ),
+        (
+            "(II) - lambda E(Q^pi; P*, r_hat) - gap where lambda >= C_TR: at most {:.1e}"
+            " (theory: not above 0)",
+            covered,
+        ),
+        (
+            "regret / (R H sqrt(2 T log|A|)): at most {:.3f} (theory: not above 1; the printed"
+            " bound would be 0.5)",
+            [found["regret_over_bound"] for _, _, found in measured],
+        ),
+        (
+            "C_ST / C_TR: at most {:.3f} (theory: not above 1)",
+            [found["c_st"] / found["c_tr"] for _, _, found in measured],
+        ),
     )
-    regret = max(np.max(found["regret_over_bound"]) for _, _, found in measured)
-    lines.append(
-        f"regret over R H sqrt(2 T log|A|): at most {regret:.3f} (expected: not above 1; the"
-        " printed bound is at 0.5)"
-    )
-    ratio = max(np.max(found["c_st"] / found["c_tr"]) for _, _, found in measured)
-    lines.append(f"C_ST / C_TR: at most {ratio:.3f} (expected: not above 1)")
-    return lines
+    return [text.format(np.max(np.concatenate(values))) for text, values in checks if values]
 
 
 def table(figures: Mapping[str, Figure]) -> str:
@@ -584,33 +598,19 @@ def draw(path: Path, figure: Figure, against: str, quantities: Sequence[str]) ->
     canvas.savefig(path, dpi=150)
 
 
-def draw_decomposition(path: Path, figure: Figure, against: str) -> None:
-    """(I), (II) and (III) and their sum, with the bound on (II)."""
-    draw(path, figure, against, ("mle", "optimisation", "regret", "suboptimality"))
-
-
-def measure_all(sizes: Sizes, keys: jax.Array, report: Callable[[str], None]) -> dict[str, Figure]:
-    """All figures; settings are worked off by as many threads as there are cores."""
+def measure_all(
+    names: Sequence[str], sizes: Sizes, keys: jax.Array, report: Callable[[str], None]
+) -> dict[str, Figure]:
+    """These figures, one setting after another."""
     start = time.time()
-    jobs = [
-        (name, setting, trial)
-        for name, (points, _) in FIGURES.items()
-        for setting, trial in points(sizes)
-    ]
-
-    def work(job: tuple[str, float | str, Callable[[jax.Array], Measured]]) -> Measured:
-        name, setting, trial = job
-        found = trial(keys)
-        report(f"{time.time() - start:6.0f} s  {name}, {FIGURES[name][1]} = {setting}")
-        return found
-
-    with ThreadPoolExecutor(available_cores()) as pool:
-        found = list(pool.map(work, jobs))
     figures = {}
-    for name in FIGURES:
-        mine = [place for place, job in enumerate(jobs) if job[0] == name]
-        settings = [jobs[place][1] for place in mine]
-        figures[name] = Figure(name, settings, [found[place] for place in mine])
+    for name in names:
+        settings, found = [], []
+        for setting, trial in FIGURES[name][0](sizes):
+            settings.append(setting)
+            found.append(trial(keys))
+            report(f"{time.time() - start:6.0f} s  {name}, {FIGURES[name][1]} = {setting}")
+        figures[name] = Figure(name, settings, found)
     return figures
 
 
@@ -624,8 +624,8 @@ def write(folder: Path, figures: Mapping[str, Figure], lines: Sequence[str]) -> 
     (folder / "claims.txt").write_text("\n".join(lines) + "\n")
     for name, figure in figures.items():
         draw(folder / f"{name}.png", figure, FIGURES[name][1], CURVES[name])
-    for name in ("iterations", "labels", "unlabelled", "lam", "rollouts"):
-        draw_decomposition(folder / f"decomposition-{name}.png", figures[name], FIGURES[name][1])
+        if "mle" in figure.found[0]:
+            draw(folder / f"decomposition-{name}.png", figure, FIGURES[name][1], DECOMPOSITION)
 
 
 def define_flags() -> None:
@@ -633,6 +633,9 @@ def define_flags() -> None:
     flags.DEFINE_string("workdir", None, "folder for the figures and the table")
     flags.DEFINE_integer("num_mdps", 100, "random MDPs of each setting, at least 2", lower_bound=2)
     flags.DEFINE_integer("seed", 0, "seed of the MDPs and the data, 0 or more", lower_bound=0)
+    flags.DEFINE_multi_enum(
+        "figures", list(FIGURES), list(FIGURES), "figure to make, can be given again; default: all"
+    )
     flags.DEFINE_enum("preset", "full", list(PRESETS), "sizes of the grids: full or quick")
 
 
@@ -659,9 +662,11 @@ def main(_: Sequence[str]) -> None:
     except InputError as error:
         sys.exit(str(error))
     keys = jax.random.split(jax.random.key(values.seed), values.num_mdps)
-    print(f"{values.num_mdps} MDPs of each setting, {available_cores()} cores, to {folder}")
+    print(f"{values.num_mdps} MDPs of each setting, to {folder}")
     begin = time.time()
-    figures = measure_all(PRESETS[values.preset], keys, lambda line: print(line, flush=True))
+    figures = measure_all(
+        values.figures, PRESETS[values.preset], keys, lambda line: print(line, flush=True)
+    )
     lines = claims(figures)
     write(folder, figures, lines)
     print(table(figures))

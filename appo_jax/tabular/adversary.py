@@ -3,7 +3,8 @@
     minimise over x in [0, upper]^n:  cost . x + lambda * mean_i |D_i (K x - r_hat)|
 
 with D_i the visits of the first trajectory of pair i minus those of the second. In Algorithm 1,
-line 5, x is r and K the identity; in Algorithm 2, line 4, x is f and K maps f to its induced reward. Both are linear programs; here ADMM solves them (Boyd et al. 2011, section 6.1, least
+line 5, x is r and K the identity; in Algorithm 2, line 4, x is f and K maps f to its induced
+reward. Both are linear programs; here ADMM solves them (Boyd et al. 2011, section 6.1, least
 absolute deviations, with one more split for the box), warm-started from one policy to the next.
 """
 

@@ -61,7 +61,7 @@ def preference_labels(reward: jax.Array, pairs: Trajectories, key: jax.Array) ->
 
 
 def link_kappa(bound: float) -> jax.Array:
-    """The constant kappa = 1 / inf over [-R, R] of the link's slope; for the sigmoid 2 + e^R + e^-R."""
+    """The constant 1 / inf over [-R, R] of the link's slope; for the sigmoid 2 + e^R + e^-R."""
     slope = jax.grad(jax.nn.sigmoid)
     return 1 / jnp.minimum(slope(jnp.asarray(bound, float)), slope(jnp.asarray(-bound, float)))
 

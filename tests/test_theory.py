@@ -1,0 +1,124 @@
+"""`python -m experiments.theory` as a user types it, and the arithmetic of its figures."""
+
+import csv
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from tabular_helpers import x64
+
+from appo_jax.tabular import mdp
+from experiments import theory
+
+
+def run(*flags: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "experiments.theory", *flags]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240)
+
+
+def test_prints_and_writes(tmp_path: Path) -> None:
+    done = run(
+        *(f"--workdir={tmp_path / 'new'}", "--preset=quick", "--num_mdps=2"),
+        *("--figures=lam", "--figures=concentrability"),
+    )
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "new" / "theory.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["figure"] for row in rows} == {"lam", "concentrability"}
+    assert all(np.isfinite(float(row["mean"])) and row["num_mdps"] == "2" for row in rows)
+    settings = [row["setting"] for row in rows if row["quantity"] == "suboptimality"]
+    # C_TR of a reference that takes the best action with probability 0.8 or 0.65: its -4th power.
+    np.testing.assert_allclose([float(x) for x in settings], [0.3, 3, 0.8**-4, 0.65**-4])
+    shown = [row for row in rows if row["quantity"] == "suboptimality"]
+    assert all(f"{float(row['mean']):.4f}" in done.stdout for row in shown)
+    written = (tmp_path / "new" / "claims.txt").read_text()
+    assert written in done.stdout
+    for claim in ("slope of suboptimality against C_TR", "regret / (R H sqrt(2 T log|A|))"):
+        assert claim in written
+    for name in ("lam", "decomposition-lam", "concentrability", "decomposition-concentrability"):
+        assert (tmp_path / "new" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ((), "flag --workdir is missing, expected a folder"),
+        (("--workdir={}/file/inside",), "can't be made"),
+        (("--workdir={}", "--num_mdps=1"), "num_mdps"),
+        (("--workdir={}", "--seed=-1"), "seed"),
+        (("--workdir={}", "--preset=huge"), "preset"),
+        (("--workdir={}", "--figures=huge"), "figures"),
+    ],
+)
+def test_bad_flag(flags: tuple[str, ...], expected: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = run(*(flag.format(tmp_path) for flag in flags))
+    assert done.returncode != 0
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_slope_and_errors_by_hand() -> None:
+    # 3 x^-1/2 over the truth's 0.2; the last setting is the truth.
+    settings = [4.0, 16.0, 64.0, np.inf]
+    found = [
+        {"suboptimality": np.array([-0.1, 0.1]) + 0.2 + (3 * x**-0.5 if np.isfinite(x) else 0)}
+        for x in settings
+    ]
+    figure = theory.Figure("labels", settings, found)
+    assert figure.slope("suboptimality", above_truth=True) == pytest.approx(-0.5)
+    assert -0.5 < figure.slope("suboptimality", above_truth=False) < -0.1
+    means, errors = figure.curve("suboptimality")
+    np.testing.assert_allclose(means, [1.7, 0.95, 0.575, 0.2])
+    np.testing.assert_allclose(errors, 0.1)  # sqrt(0.02 / 1) / sqrt(2)
+    negative = theory.Figure("labels", settings[:2], [{"mle": np.array([-1.0, -1.0])}] * 2)
+    assert np.isnan(negative.slope("mle", above_truth=False))
+
+
+def test_finite_classes_are_whole() -> None:
+    with x64():
+        rewards, transitions = theory.finite_classes()
+        assert len(np.unique(np.asarray(rewards).reshape(-1, 8), axis=0)) == 3**8
+        assert set(np.unique(rewards)) == {0.0, 0.25, 0.5}
+        assert len(np.unique(np.asarray(transitions).reshape(16, -1), axis=0)) == 16
+        np.testing.assert_allclose(transitions.sum(-1), 1)
+
+
+@pytest.fixture
+def keys() -> Iterator[jax.Array]:
+    with x64():
+        yield jax.random.split(jax.random.key(0), 100)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_most_data_and_iterations(keys: jax.Array) -> None:
+    sizes = theory.PRESETS["full"]
+    setting = theory.Setting(
+        num_labelled=sizes.labels[-1],
+        num_unlabelled=sizes.unlabelled[-1],
+        num_iterations=sizes.iterations[-1],
+    )
+    assert np.mean(theory.run_setting(setting, keys)["suboptimality"]) < 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_pessimism_pays_on_the_lure(keys: jax.Array) -> None:
+    found = theory.run_setting(theory.Setting("lure", 100, num_iterations=512), keys)
+    saved = found["greedy"] - found["suboptimality"]
+    assert np.mean(saved) > 2 * np.std(saved, ddof=1) / 10
+    assert np.max(found["optimisation_excess"]) <= 1e-9
+    assert np.max(found["regret_over_bound"]) <= 1
+
+
+@pytest.mark.slow
+def test_freehand_finds_the_best_policy_with_much_data(keys: jax.Array) -> None:
+    few, many = (theory.run_freehand(number, 256, keys[:20]) for number in (16, 2048))
+    assert np.mean(many["freehand"]) < 0.01
+    assert np.mean(many["freehand"]) <= np.mean(few["freehand"])
+    assert mdp.all_trajectories(2, 2, 2).states.shape == (16, 2)
