@@ -15,6 +15,10 @@ Metrics: TypeAlias = dict[str, jax.Array]
 class InputError(ValueError):
     """Input that the user can put right: one sentence with what was found and what was expected."""
 
+    def __init__(self, message: str):
+        # What a library says, or a file holds, may have several lines.
+        super().__init__(" ".join(message.splitlines()))
+
 
 class Transitions(struct.PyTreeNode):
     """A batch of single steps.

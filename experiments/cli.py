@@ -51,7 +51,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     except flags.Error as error:
         named = re.match(r"flag --(\w+)=", str(error))
         expected = f", expected: {flags.FLAGS[named.group(1)].help}" if named else ""
-        sys.exit(f"{error}{expected}")
+        sys.exit(" ".join(f"{error}{expected}".splitlines()))
     if rest[1:]:
         sys.exit(
             f"found {' '.join(rest[1:])!r} after the flags, expected flags only (--task=sweep)"

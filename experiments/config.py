@@ -206,13 +206,22 @@ def _id(task: str, recipe: str, size: int | None, data_seed: int) -> str | None:
     return None if size is None else meta_world.dataset_id(task, recipe, size, data_seed)
 
 
-def difference(found: Mapping[str, Any], expected: Mapping[str, Any]) -> str | None:
-    """The first field in which two identities differ, as words, or None."""
-    for field in expected:
-        if found.get(field) != expected[field]:
-            if isinstance(expected[field], Mapping) and isinstance(found.get(field), Mapping):
-                return f"{field}: {difference(found[field], expected[field])}"
-            return f"{field} {found.get(field)!r}, not {expected[field]!r}"
+def difference(found: Any, expected: Any) -> str | None:
+    """The first field in which two identities differ, as words, or None.
+
+    Fields of `found` alone count inside a field, not at the top. Either may come from a file, so
+    that it is anything.
+    """
+    if not (isinstance(found, Mapping) and isinstance(expected, Mapping)):
+        return None if found == expected else f"{found!r}, not {expected!r}"
+    for field, value in expected.items():
+        inner = found.get(field)
+        if isinstance(inner, Mapping) and isinstance(value, Mapping):
+            differs = difference(inner, {**dict.fromkeys(inner), **value})
+            if differs:
+                return f"{field}: {differs}"
+        elif inner != value:
+            return f"{field} {inner!r}, not {value!r}"
     return None
 
 

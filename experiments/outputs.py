@@ -80,14 +80,14 @@ def _writer(file: TextIO) -> csv.DictWriter:
 
 
 def _read_rows(path: Path) -> list[Row]:
-    whole = path.read_text().rpartition("\n")[0]  # a killed writer can leave part of a line
     types = {"run": int, "update": int, "split": str, "metric": str, "value": float, "time": float}
     try:
+        whole = path.read_text().rpartition("\n")[0]  # a killed writer can leave part of a line
         return [
             {column: types[column](row[column]) for column in _COLUMNS}
             for row in csv.DictReader(whole.splitlines())
         ]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
         raise InputError(
             f"{path}: not the metrics of a run ({error!r}), expected columns {','.join(_COLUMNS)}"
         ) from error
@@ -112,7 +112,7 @@ def read_json(path: Path) -> Any | None:
         return None
     try:
         return json.loads(path.read_text())
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also bytes that are no text
         raise InputError(f"{path}: not JSON ({error}), expected a file that a run wrote") from error
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from appo_jax import checkpoint, registry, training
-from appo_jax.data import lire, minari_io, preferences
+from appo_jax.data import checks, lire, minari_io, preferences
 from appo_jax.data.dataset import Dataset
 from appo_jax.data.preferences import Preferences
 from appo_jax.envs import environment
@@ -24,6 +24,7 @@ from experiments.collect import collect_and_save
 from experiments.config import Experiment, Local, difference, digest
 
 META_WORLD_DIMS = (39, 4)  # known without a simulator
+META_WORLD_GOAL = slice(36, 39)  # columns of an observation
 NUM_FRESH_PAIRS = 1000  # drawn to judge the reward model
 PACKAGES = ("appo-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
@@ -34,7 +35,7 @@ def check_config(runs: Sequence[Experiment], local: Local) -> dict[str, Any]:
     config = outputs.read_json(path)
     identities = json.loads(json.dumps([run.identity() for run in runs]))
     if config is not None:
-        if not isinstance(config, dict) or not isinstance(config.get("identities"), list):
+        if not _is_config(config):
             raise InputError(
                 f"--workdir={local.workdir}: its config.json is not from a run, expected a run's "
                 "folder or an empty one"
@@ -52,6 +53,16 @@ def check_config(runs: Sequence[Experiment], local: Local) -> dict[str, Any]:
     }
     outputs.write_json(path, config)
     return config
+
+
+def _is_config(config: Any) -> bool:
+    return (
+        isinstance(config, dict)
+        and isinstance(config.get("identities"), list)
+        and isinstance(config.get("runs"), list)
+        and all(isinstance(run, dict) for run in config["runs"])
+        and isinstance(config.get("dataset_contents", {}), dict)
+    )
 
 
 def _check_identities(found: list[Any], expected: list[Any], local: Local) -> None:
@@ -78,22 +89,33 @@ def obtain_datasets(
 
 
 def obtain_dataset(experiment: Experiment, local: Local) -> Dataset:
-    """The run's data set, read, or collected and saved now; its actions scaled to [-1, 1].
+    """The run's data set, read, or collected and saved now, with a line for all that is odd in it.
 
-    Raises InputError if it can't be, and for data of another environment: other widths, or actions
-    beyond its bounds.
+    Actions are scaled to [-1, 1], and what lies outside is clipped. Raises InputError if there is
+    no data set, for data of other widths than the environment's, and for too few episodes.
     """
     dataset = _read_or_collect(experiment, local)
+    goal = None
     if environment.is_meta_world(experiment.task):
         _check_dims(dataset, META_WORLD_DIMS, "Meta-World's")
-        return dataset
-    simulator = environment.Environment(experiment.task)
-    dims = (simulator.observation_dim, simulator.action_dim)
-    _check_dims(dataset, dims, f"{experiment.task}'s")
-    rows = dataset.transition_rows()
-    actions = np.zeros_like(dataset.actions)
-    actions[rows] = simulator.actions.to_unit(dataset.actions[rows], f"--dataset={dataset.id}")
-    return dataclasses.replace(dataset, actions=actions)
+        goal = META_WORLD_GOAL
+    else:
+        simulator = environment.Environment(experiment.task)
+        dims = (simulator.observation_dim, simulator.action_dim)
+        _check_dims(dataset, dims, f"{experiment.task}'s")
+        rows = dataset.transition_rows()
+        actions = np.zeros_like(dataset.actions)
+        actions[rows] = simulator.actions.to_unit(dataset.actions[rows])
+        dataset = dataclasses.replace(dataset, actions=actions)
+    checks.check_episodes(dataset, experiment.segment_length)
+    dataset, warnings = checks.clip_actions(dataset)
+    _warn(f"data set {dataset.id}", warnings + checks.about_dataset(dataset, goal))
+    return dataset
+
+
+def _warn(name: str, warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        print(f"warning: {name}: {warning}")
 
 
 def _read_or_collect(experiment: Experiment, local: Local) -> Dataset:
@@ -184,7 +206,10 @@ def obtain_all_preferences(
 def obtain_preferences(
     experiment: Experiment, local: Local, dataset: Dataset, copy: Path
 ) -> Preferences:
-    """A run's labels, from its file or the scripted teacher; a copy is left."""
+    """A run's labels, from its file or the scripted teacher; a copy is left.
+
+    There is a line for all that is odd about them.
+    """
     if local.preferences:
         labels = preferences.load(local.preferences, dataset, experiment.segment_length)
         labels = labels.first(experiment.num_feedback)
@@ -201,6 +226,8 @@ def obtain_preferences(
     if not (local.preferences and copy.exists() and copy.samefile(local.preferences)):
         preferences.save(labels, copy)
     print(f"labels: {len(labels)} pairs, {labels.num_ties} of them ties")
+    source = local.preferences or f"of the scripted teacher, seed {experiment.seed}"
+    _warn(f"labels {source}", checks.about_labels(labels))
     return labels
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from absl import app, flags, logging
 
 from appo_jax import appo, reward_model
@@ -60,20 +61,21 @@ _REWARD_FLAGS = {
     "num_epochs": "passes over the labels",
     "batch_size": "labelled pairs of one update of the reward ensemble",
 }
-# What a number must be: from the first to the second, ends included; the rest from 1 (whole
-# numbers) or from the smallest positive number on.
+_LARGEST = float(np.finfo(np.float32).max)  # beyond it, a number is infinite on the device
+# What a number must be: from the first to the second, ends included; the rest from 1 to what int32
+# holds (whole numbers) or above 0.
 _BOUNDS: dict[str, tuple[float, float]] = {
-    "lam": (0, math.inf),
+    "lam": (0, _LARGEST),
     "discount": (0, 1),
     "tau": (math.ulp(0), 1),
     "negative_slope": (0, 1),
     "reward_negative_slope": (0, 1),
     "reward_decay_rate": (math.ulp(0), 1),
-    "tie_threshold": (0, math.inf),
+    "tie_threshold": (0, _LARGEST),
     "label_noise": (0, 1),
     "seed": (0, 2**31 - 1),
     "data_seed": (0, 2**31 - 1),
-    "runs_per_batch": (0, math.inf),
+    "runs_per_batch": (0, 2**31 - 1),
 }
 
 
@@ -317,10 +319,11 @@ def _check_numbers(values: dict[str, Any]) -> None:
         for name, several in given.items()
         for one in (several if isinstance(several, tuple) else (several,))
     ):
-        low, high = _BOUNDS.get(name, (1 if isinstance(value, int) else math.ulp(0), math.inf))
-        if not (low <= value <= high and math.isfinite(value)):
+        whole = isinstance(value, int)
+        low, high = _BOUNDS.get(name, (1, 2**31 - 1) if whole else (math.ulp(0), _LARGEST))
+        if not low <= value <= high:
             above = "above 0" if low == math.ulp(0) else f"from {low:g}"
-            to = ", not infinite" if high == math.inf else f" to {high:.10g}"
+            to = ", not infinite in float32" if high == _LARGEST else f" to {high:.10g}"
             raise InputError(f"--{name}={value}: expected a number {above}{to}")
 
 

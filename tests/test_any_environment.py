@@ -92,11 +92,16 @@ def test_with_terminations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "return at update 20: " in output
 
 
-def test_actions_beyond_the_bounds_are_refused(tmp_path: Path) -> None:
+def test_actions_beyond_the_bounds_are_told_and_clipped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     minari_io.save(hopper_data("mine/wild-v0", action=1.5), tmp_path)
     runs, local = parse(*flags("Hopper-v5", "mine/wild-v0", tmp_path))
-    with pytest.raises(InputError, match=r"--dataset=mine/wild-v0: actions from .* expected the"):
-        prepare.obtain_dataset(runs[0], local)
+    dataset = prepare.obtain_dataset(runs[0], local)
+    assert dataset.actions.max() == 1
+    told = capsys.readouterr().out
+    assert "warning: data set mine/wild-v0: actions of " in told
+    assert "lie outside [-1, 1] and are clipped; the first is 1.5 in episode 0" in told
 
 
 @pytest.mark.parametrize(

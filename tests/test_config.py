@@ -73,6 +73,11 @@ def test_difference_names_the_field() -> None:
     assert config.difference({"a": 1}, {"a": 2}) == "a 1, not 2"
     assert config.difference({"b": {"c": 2}}, {"b": {"c": 3}}) == "b: c 2, not 3"
     assert config.difference({}, {"a": 2}) == "a None, not 2"
+    assert config.difference({"a": 1, "b": {"c": 2}}, {"b": {"c": 2}}) is None
+    assert config.difference({"b": {"c": 2, "d": 3}}, {"b": {"c": 2}}) == "b: d 3, not None"
+    assert config.difference({"b": 1}, {"b": {"c": 2}}) == "b 1, not {'c': 2}"
+    assert config.difference([1], {"b": 2}) == "[1], not {'b': 2}"
+    assert config.difference({"b": 2}, None) == "{'b': 2}, not None"
 
 
 def resolve(data_dir: Path, requested: str, size: int | None = None, task: str = f"{TASK}-v3"):  # noqa: ANN201

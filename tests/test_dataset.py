@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -252,7 +253,10 @@ def good() -> Episode:
         ("observations", (4, 6), r"observations have shape \(4, 6\), expected \(4, 5\)"),
         ("actions", (3, 1), r"actions have shape \(3, 1\), expected \(3, 2\)"),
         ("actions", (0, 2), "no steps, expected at least one"),
-        ("rewards", (3, 1), r"rewards have shape \(3, 1\), expected \(3,\)"),
+        ("observations", (4, 0), r"observations have shape \(4, 0\), expected \(4, 5\)"),
+        ("actions", (), "no steps, expected at least one"),
+        ("rewards", (3, 2), r"rewards have shape \(3, 2\), expected \(3,\)"),
+        ("rewards", (1, 3), r"rewards have shape \(1, 3\), expected \(3,\)"),
         ("terminations", (4,), r"terminations have shape \(4,\), expected \(3,\)"),
         ("successes", (2,), r"successes have shape \(2,\), expected \(3,\)"),
     ],
@@ -275,6 +279,82 @@ def test_observations_and_actions_must_be_vectors() -> None:
     flat = dataclasses.replace(good(), actions=np.zeros(3))
     with pytest.raises(InputError, match=r"actions have shape \(3,\), expected \(3, 1\)"):
         from_episodes([flat], "tiny/bad-v0")
+
+
+def test_what_is_accepted_and_converted() -> None:
+    lists: dict[str, Any] = {
+        "observations": [[1, 2], [3, 4], [5, 6]],
+        "actions": [[0], [1]],
+        "rewards": [1, 2],
+        "terminations": [0, 1],
+        "successes": [False, True],
+    }
+    expected = from_episodes([Episode(**lists)], "tiny/one-v0")
+    np.testing.assert_array_equal(expected.observations, [[1, 2], [3, 4], [5, 6]])
+    np.testing.assert_array_equal(expected.rewards, [1, 2, 0])
+    for dtype in (np.float64, np.float16, np.int8, np.uint64, np.longdouble):
+        arrays = {name: np.array(values, dtype) for name, values in lists.items()}
+        for name in ("rewards", "terminations", "successes"):
+            arrays[name] = arrays[name].reshape(2, 1)
+        found = from_episodes([Episode(**arrays)], "tiny/one-v0")
+        for field in ("observations", "actions", "rewards", "terminations", "successes"):
+            left, right = getattr(found, field), getattr(expected, field)
+            assert left.dtype == right.dtype
+            np.testing.assert_array_equal(left, right)
+        assert found.digest() == expected.digest()
+    too_fine = dataclasses.replace(good(), rewards=np.array([0.1, 1 + 1e-12, 1e-60]))
+    np.testing.assert_array_equal(
+        from_episodes([too_fine], "tiny/one-v0").rewards, np.float32([0.1, 1, 0, 0])
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "place", "value", "message"),
+    [
+        ("observations", (3, 4), np.nan, "observations hold nan in row 3, column 4, expected fin"),
+        ("actions", (1, 0), np.inf, "actions hold inf in row 1, column 0, expected finite"),
+        ("rewards", (2,), -np.inf, "rewards hold -inf in row 2, expected finite"),
+        ("rewards", (0,), 1e39, r"rewards hold 1e\+39 in row 0, expected finite .*float32"),
+        ("terminations", (1,), np.nan, "terminations hold nan in row 1, expected finite"),
+        ("terminations", (1,), 0.5, "terminations hold 0.5 in row 1, expected 0 or 1"),
+        ("terminations", (1,), 1e-60, "terminations hold 1e-60 in row 1, expected 0 or 1"),
+        ("successes", (2,), 2, r"successes hold 2.0 in row 2, expected 0 or 1"),
+    ],
+)
+def test_values_that_are_refused(
+    field: str, place: tuple[int, ...], value: float, message: str
+) -> None:
+    array = getattr(good(), field).astype(np.float64)
+    array[place] = value
+    bad = dataclasses.replace(good(), **{field: array})
+    with pytest.raises(InputError, match=f"data set tiny/bad-v0, episode 2: {message}"):
+        from_episodes([good(), good(), bad], "tiny/bad-v0")
+
+
+@pytest.mark.parametrize("field", ["observations", "actions", "rewards", "terminations"])
+def test_what_is_no_array_of_numbers(field: str) -> None:
+    shape = getattr(good(), field).shape
+    for values, message in (
+        (None, "are missing, expected an array"),
+        (np.full(shape, "1"), "have dtype <U1, expected numbers"),
+        (np.full(shape, None), "have dtype object, expected numbers"),
+        (np.full(shape, 1j), "have dtype complex128, expected numbers"),
+        (np.full(shape, 0, "M8[s]"), r"have dtype datetime64\[s\], expected numbers"),
+        ([[1, 2], [3]], r"are no array \(.*\), expected numbers"),
+        ({"x": 1}, "have dtype object, expected numbers"),
+    ):
+        bad: Any = dataclasses.replace(good(), **{field: values})
+        with pytest.raises(InputError, match=f"tiny/bad-v0, episode 0: {field} {message}"):
+            from_episodes([bad], "tiny/bad-v0")
+
+
+def test_successes_in_some_episodes_only() -> None:
+    without = dataclasses.replace(good(), successes=None)
+    for pair, found in (((good(), without), "missing"), ((without, good()), "there")):
+        with pytest.raises(
+            InputError, match=f"episode 1: successes are {found}, expected in all episodes or in"
+        ):
+            from_episodes(pair, "tiny/bad-v0")
 
 
 def test_no_episodes() -> None:

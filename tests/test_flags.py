@@ -17,6 +17,8 @@ BAD_VALUES = {
     "--lam=-1": "--lam=-1.0: expected a number from 0",
     "--lam=nan": "--lam=nan: expected a number from 0, not infinite",
     "--lam=inf": "--lam=inf: expected a number from 0, not infinite",
+    "--lam=1e39": "--lam=1e+39: expected a number from 0, not infinite in float32",
+    f"--num_updates={10**400}": f"--num_updates={10**400}: expected a number from 1 to 2147483647",
     "--discount=1.5": "--discount=1.5: expected a number from 0 to 1",
     "--tau=0": "--tau=0.0: expected a number above 0 to 1",
     "--tau=1.1": "--tau=1.1: expected a number above 0 to 1",

@@ -206,14 +206,14 @@ def change(name: str, value: Any) -> dict[str, Any]:
     ("content", "message"),
     [
         (buffer(1), "500 transitions, expected at least 1000"),
-        (change("actions", np.zeros((999, 2))), r"actions float64\[999, 2\].*expected numbers"),
-        (change("rewards", np.zeros((1000, 2))), r"rewards float64\[1000, 2\].*expected numbers"),
-        (change("dones", np.zeros(1)), r"dones float64\[1\].*expected numbers"),
-        (change("observations", np.zeros(1000)), r"observations float64\[1000\].*expected"),
-        (change("observations", np.zeros(())), r"observations float64\[\].*expected numbers"),
-        (change("next_observations", np.zeros((1000, 1))), "next_observations .*expected numbers"),
-        (change("actions", np.full((1000, 2), "x")), r"actions <U1\[1000, 2\].*expected numbers"),
-        (change("rewards", np.full(1000, None)), r"rewards object\[1000\].*expected numbers"),
+        (change("actions", np.zeros((999, 2))), r"actions \[999, 2\].*expected obs"),
+        (change("rewards", np.zeros((1000, 2))), r"rewards \[1000, 2\].*expected obs"),
+        (change("dones", np.zeros(1)), r"dones \[1\].*expected obs"),
+        (change("observations", np.zeros(1000)), r"observations \[1000\].*expected obs"),
+        (change("observations", np.zeros(())), r"observations \[\].*expected obs"),
+        (change("next_observations", np.zeros((1000, 1))), "next_observations .*expected obs"),
+        (change("actions", np.full((1000, 2), "x")), "actions have dtype <U1, expected numbers"),
+        (change("rewards", np.full(1000, None)), "rewards have dtype object, expected numb"),
         (change("dones", [0] * 1000), "holds observations, .*expected arrays"),
         (
             {name: array for name, array in buffer(2).items() if name != "actions"},
@@ -227,6 +227,28 @@ def test_errors_name_the_file(folder: Path, content: Any, message: str) -> None:
     with pytest.raises(InputError, match=message) as raised:
         lire.load(folder, 2000)
     assert str(raised.value).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e39])
+@pytest.mark.parametrize("name", buffer(0))
+def test_values_that_are_not_finite_are_named_by_file_and_row(
+    folder: Path, name: str, value: float
+) -> None:
+    arrays = {field: array.astype(np.float64) for field, array in buffer(3).items()}
+    arrays[name][777, -1] = value
+    path = write(folder / FILE_NAME.format(0), arrays)
+    column = arrays[name].shape[1] - 1
+    with pytest.raises(
+        InputError, match=rf"{name} hold {re.escape(str(value))} in row 777, column {column}, exp"
+    ) as raised:
+        lire.load(folder, 2000)
+    assert str(raised.value).startswith(f"{path}: ")
+    arrays[name][777, -1] = 0
+    arrays[name][1200, -1] = value  # a row that isn't read
+    if "observations" in name:
+        arrays = {**buffer(3), "rewards": arrays["rewards"]}
+    write(path, arrays)
+    lire.load(folder, 2000)
 
 
 @pytest.mark.parametrize("size", [0, -1000, 500, 1001, 1500, 1999])

@@ -175,7 +175,10 @@ def write_foreign(
         ),
         ({"actions": np.zeros((5, 2))}, "episode 0: observations"),
         ({"terminations": np.zeros(3, bool)}, r"terminations have shape \(3,\), expected \(4,\)"),
-        ({"rewards": np.full(4, np.nan)}, "episode 0: rewards hold nan"),
+        ({"rewards": np.full(4, np.nan)}, "episode 0: rewards hold nan in row 0, expected finite"),
+        ({"rewards": np.zeros((4, 2))}, r"episode 0: rewards have shape \(4, 2\), expected \(4,\)"),
+        ({"observations": np.full((5, 2), 1e300)}, r"observations hold 1e\+300 in row 0, column 0"),
+        ({"terminations": np.full(4, 2)}, "episode 0: terminations hold 2.0 in row 0, expected 0"),
         ({"infos": {"success": np.zeros(2)}}, r"successes have shape \(2,\)"),
     ],
 )
@@ -234,6 +237,41 @@ def test_changed_contents_are_noticed(tmp_path: Path) -> None:
         minari_io.load(ID, tmp_path)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(InputError, match="can't be read"):
+        minari_io.load(ID, tmp_path)
+
+
+def test_an_array_larger_than_its_file(tmp_path: Path) -> None:
+    path = minari_io.save(make(), tmp_path) / "data" / "main_data.hdf5"
+    with h5py.File(path, "a") as file:
+        file["episode_1/terminations"].resize((10**13,))  # reading it would fill any memory
+    with pytest.raises(
+        InputError, match=r"array episode_1/terminations has shape \(10{13},\), but the file holds"
+    ):
+        minari_io.load(ID, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"total_episodes": 10**13}, "says 10{13} episodes of 20 steps in all, expected a step"),
+        ({"total_episodes": -1}, "says -1 episodes of 20 steps"),
+        ({"total_episodes": "3"}, "says '3' episodes of 20 steps"),
+        ({"total_steps": None}, "says 3 episodes of None steps"),
+        ({"total_episodes": 2}, r"has 8 steps in 2 episodes, expected the 20 of its metadata"),
+        ({"total_episodes": 0}, "no episodes, expected at least one"),
+        ({"total_episodes": 4}, "can't be read .*episode_3"),
+        ({"appo_jax": 7}, "can't be read .*expected a whole Minari data set"),
+        ({"appo_jax": {"metadata": 7, "digest": ""}}, "can't be read .*expected a whole Minari"),
+        ({"action_space": "[]"}, "can't be read .*expected a whole Minari data set"),
+        ({"author": 7}, "can't be read .*expected a whole Minari data set"),
+        (None, "can't be read .*expected a whole Minari data set"),
+    ],
+)
+def test_metadata_that_are_damaged(tmp_path: Path, change: Any, message: str) -> None:
+    path = minari_io.save(make(), tmp_path) / "data" / "metadata.json"
+    stored = json.loads(path.read_text())
+    path.write_text(json.dumps(None if change is None else stored | change))
+    with pytest.raises(InputError, match=f"data set {ID}.*{message}"):
         minari_io.load(ID, tmp_path)
 
 

@@ -64,8 +64,14 @@ def test_a_line_cut_anywhere_is_no_row(tmp_path: Path) -> None:
 
 def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
-    for content in ("step,loss\n1,2\n", "run,update,split,metric,value,time\n0,x,eval,y,1,2\n"):
-        path.write_text(content)
+    columns = b"run,update,split,metric,value,time\n"
+    for content in (
+        b"step,loss\n1,2\n",
+        columns + b"0,x,eval,y,1,2\n",
+        columns + b"0,\xff,eval,y,1,2\n",
+        columns + b"0,1,eval," + b"y" * 200_000 + b",1,2\n",  # more than the csv module takes
+    ):
+        path.write_bytes(content)
         with pytest.raises(InputError, match=r"metrics.csv: not the metrics of a run .*run,update"):
             outputs.MetricsFile(path)
 
@@ -77,9 +83,10 @@ def test_json_appears_whole(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         outputs.write_json(path, {"lam": object()})
     assert outputs.read_json(path) == {"lam": 0.03}
-    path.write_text('{"lam":')
-    with pytest.raises(InputError, match=r"config.json: not JSON .*expected a file that a run"):
-        outputs.read_json(path)
+    for content in (b'{"lam":', b'"\xff"', b"[" * 100_000, b"9" * 5000):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=r"config.json: not JSON .*expected a file that a run"):
+            outputs.read_json(path)
 
 
 def test_a_folder_is_locked_for_one_process(tmp_path: Path) -> None:

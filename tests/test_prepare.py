@@ -12,6 +12,7 @@ from train_helpers import TINY, compile_cache, parse, write_buffers
 
 from appo_jax.data import dataset as datasets
 from appo_jax.data import minari_io, preferences
+from appo_jax.data.dataset import Episode, from_episodes
 from appo_jax.data.preferences import Preferences
 from appo_jax.types import InputError
 from experiments import controls, outputs, prepare
@@ -151,3 +152,43 @@ def test_no_model_is_fitted_where_none_is_needed(
     if reward == "true":
         assert np.corrcoef(dataset.rewards[rows], found[rows])[0, 1] == pytest.approx(1.0)
     assert found.max() == (reward == "true")
+
+
+def test_odd_data_and_labels_are_told_and_hopeless_ones_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw = np.random.default_rng(0)
+    observations = draw.normal(size=(2, 31, 39))
+    observations[..., 36:] = 0
+    episodes = [
+        Episode(rows, draw.uniform(-1.2, 1.2, (30, 4)), np.ones(30), np.zeros(30))
+        for rows in observations
+    ]
+    dataset = from_episodes(episodes, "mine/odd-v0")
+    minari_io.save(dataset, tmp_path)
+    common = [flag for flag in TINY if "dataset_size" not in flag]
+    flags = (*common, f"--data_dir={tmp_path}", "--dataset=mine/odd-v0", f"--workdir={tmp_path}")
+    runs, local = parse(*flags, "--segment_length=30")
+    data = prepare.obtain_datasets(runs, {}, local)
+    found = data["mine/odd-v0"]
+    np.testing.assert_array_equal(found.actions, dataset.actions.clip(-1, 1))
+    assert found.actions.max() == 1
+    prepare.obtain_all_preferences(runs, local, data)
+    lines = capsys.readouterr().out.splitlines()
+    about_data, about_labels = "warning: data set mine/odd-v0: ", "warning: labels of the scripted "
+    for line, beginning in zip(
+        lines,
+        (
+            f"{about_data}actions of 30 of ",
+            f"{about_data}the goal is the same ",
+            f"{about_data}the true reward is 1",
+            "data: 60 transitions",
+            "labels: 40 pairs, 40 of them ties",
+            f"{about_labels}teacher, seed 0: 39 of 40",
+            f"{about_labels}teacher, seed 0: all 40 labels are ties",
+        ),
+        strict=True,
+    ):
+        assert line.startswith(beginning)
+    with pytest.raises(InputError, match=r"mine/odd-v0: 0 of 2 episodes have at least the segment"):
+        prepare.obtain_datasets(parse(*flags, "--segment_length=31")[0], {}, local)

@@ -148,54 +148,100 @@ class Dataset:
 def from_episodes(
     episodes: Iterable[Episode], id: str, metadata: Mapping[str, Any] | None = None
 ) -> Dataset:
-    """Lay episodes back to back, cast to float32.
+    """Lay episodes back to back: the door for arrays of every source.
 
-    Raises InputError for an empty list, for an episode without steps and for arrays whose lengths
-    or widths don't match, naming the episode.
+    Numbers of any real dtype are cast to float32; rewards and flags may also be `[T, 1]`.
+    Raises InputError, naming episode, array and place, for an empty list, an episode without steps,
+    a missing array (successes may be missing in all episodes), lengths or widths that don't match,
+    values that aren't finite numbers in float32, and flags other than 0 and 1.
     """
-    episodes = list(episodes)
-    if not episodes:
-        raise InputError(f"data set {id}: no episodes, expected at least one")
+    checked: list[Episode] = []
     for index, episode in enumerate(episodes):
-        _check_episode(episode, episodes[0], f"data set {id}, episode {index}")
-    with_success = all(episode.successes is not None for episode in episodes)
+        first = checked[0] if checked else None
+        checked.append(_checked(episode, first, f"data set {id}, episode {index}"))
+    if not checked:
+        raise InputError(f"data set {id}: no episodes, expected at least one")
+    successes = [episode.successes for episode in checked if episode.successes is not None]
     return Dataset(
-        observations=np.concatenate([e.observations for e in episodes]).astype(np.float32),
-        actions=_with_last_row([e.actions for e in episodes], np.float32),
-        rewards=_with_last_row([e.rewards for e in episodes], np.float32),
-        terminations=_with_last_row([e.terminations for e in episodes], np.bool_),
-        successes=(
-            _with_last_row([np.asarray(e.successes) for e in episodes], np.bool_)
-            if with_success
-            else None
-        ),
-        lengths=np.array([len(e.actions) for e in episodes], np.int64),
+        observations=np.concatenate([e.observations for e in checked]),
+        actions=_with_last_row([e.actions for e in checked]),
+        rewards=_with_last_row([e.rewards for e in checked]),
+        terminations=_with_last_row([e.terminations for e in checked]),
+        successes=_with_last_row(successes) if successes else None,
+        lengths=np.array([len(e.actions) for e in checked], np.int64),
         id=id,
         metadata=dict(metadata or {}),
     )
 
 
-def _with_last_row(arrays: Sequence[np.ndarray], dtype: Any) -> np.ndarray:
+def _with_last_row(arrays: Sequence[np.ndarray]) -> np.ndarray:
     width = [(0, 1)] + [(0, 0)] * (arrays[0].ndim - 1)
-    return np.concatenate([np.pad(array, width) for array in arrays]).astype(dtype)
+    return np.concatenate([np.pad(array, width) for array in arrays])
 
 
-def _check_episode(episode: Episode, first: Episode, name: str) -> None:
-    steps = len(episode.actions)
-    if steps == 0:
-        raise InputError(f"{name}: no steps, expected at least one")
-    expected = {  # observations and actions are vectors, as wide as the first episode's
-        "observations": (steps + 1, *(first.observations.shape[1:2] or (1,))),
-        "actions": (steps, *(first.actions.shape[1:2] or (1,))),
-        "rewards": (steps,),
-        "terminations": (steps,),
-    }
-    if episode.successes is not None:
-        expected["successes"] = (steps,)
-    for field, shape in expected.items():
-        found = getattr(episode, field).shape
-        if found != shape:
-            raise InputError(f"{name}: {field} have shape {found}, expected {shape}")
+def as_float32(values: Any, name: str, where: str) -> np.ndarray:
+    """Cast an array of any shape; `where` and `name` tell the reader of an error what it is.
+
+    Raises InputError for what isn't real numbers, and for nan and infinity, also where a number is
+    too large for float32.
+    """
+    try:
+        array = np.asarray(values)
+    except ValueError as error:  # lists of unequal lengths
+        raise InputError(f"{where}: {name} are no array ({error}), expected numbers") from error
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"{where}: {name} have dtype {array.dtype}, expected numbers")
+    with np.errstate(over="ignore"):
+        cast = array.astype(np.float32, copy=False)
+    if not np.isfinite(cast).all():
+        place = tuple(np.argwhere(~np.isfinite(cast))[0])
+        at = ", ".join(f"{axis} {i}" for axis, i in zip(("row", "column"), place, strict=False))
+        raise InputError(
+            f"{where}: {name} hold {array[place]} in {at}, expected finite numbers (float32)"
+        )
+    return cast
+
+
+def _checked(episode: Episode, first: Episode | None, where: str) -> Episode:
+    """The episode in the form that its docstring promises; vectors as wide as the first one's."""
+    arrays = {}
+    for name, values in vars(episode).items():
+        if values is not None:
+            arrays[name] = as_float32(values, name, where)
+        elif name != "successes":
+            raise InputError(f"{where}: {name} are missing, expected an array")
+    if first and (episode.successes is None) != (first.successes is None):
+        found = "missing" if episode.successes is None else "there"
+        raise InputError(f"{where}: successes are {found}, expected in all episodes or in none")
+    steps = len(arrays["actions"]) if arrays["actions"].ndim else 0
+    if not steps:
+        raise InputError(f"{where}: no steps, expected at least one")
+    rows = {"observations": steps + 1, "actions": steps}
+    for name, array in arrays.items():
+        if name in rows:
+            reference = getattr(first, name) if first else array
+            width = reference.shape[1] if reference.ndim > 1 else 1
+            expected: tuple[int, ...] = (rows[name], max(width, 1))
+        else:
+            expected = (steps,)
+            if array.shape == (steps, 1):
+                arrays[name] = array = array.reshape(steps)
+        if array.shape != expected:
+            raise InputError(f"{where}: {name} have shape {array.shape}, expected {expected}")
+    for name in ("terminations", "successes"):
+        if name in arrays:
+            # As they were given: float32 takes 1e-60 for 0.
+            flags = np.asarray(getattr(episode, name)).reshape(steps)
+            arrays[name] = _as_bool(flags, name, where)
+    return Episode(**arrays)
+
+
+def _as_bool(flags: np.ndarray, name: str, where: str) -> np.ndarray:
+    wrong = (flags != 0) & (flags != 1)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise InputError(f"{where}: {name} hold {flags[row]} in row {row}, expected 0 or 1")
+    return flags.astype(np.bool_)
 
 
 def to_device(dataset: Dataset, segment_length: int) -> tuple[Store, View]:

@@ -5,14 +5,13 @@ dict of arrays: one SAC agent's training in time order, episodes of 500 steps ba
 set of the paper is the first size x 1e5 steps of each of the agents.
 """
 
-import pickle
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from appo_jax.data.dataset import Dataset, Episode, from_episodes
+from appo_jax.data import plain_pickle
+from appo_jax.data.dataset import Dataset, Episode, as_float32, from_episodes
 from appo_jax.types import InputError
 
 HORIZON = 500
@@ -20,25 +19,6 @@ _VECTORS = ("observations", "next_observations", "actions")
 _NUMBERS = ("rewards", "dones")
 _ARRAYS = _VECTORS + _NUMBERS
 _FILE_NAME = re.compile(r"saved_replay_buffer_\d+_seed(\d+)(\.pkl)?")
-# What NumPy arrays of versions 1 and 2 are pickled with, and nothing that runs code.
-_ALLOWED = {
-    ("numpy", "ndarray"),
-    ("numpy", "dtype"),
-    ("numpy.core.multiarray", "_reconstruct"),
-    ("numpy._core.multiarray", "_reconstruct"),
-    ("numpy.core.multiarray", "scalar"),
-    ("numpy._core.multiarray", "scalar"),
-    ("numpy.core.numeric", "_frombuffer"),
-    ("numpy._core.numeric", "_frombuffer"),
-    ("_codecs", "encode"),
-}
-
-
-class _ArrayUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-        return super().find_class(module, name)
 
 
 def folder_of(data_dir: Path, env_name: str) -> Path | None:
@@ -91,14 +71,13 @@ def load(folder: Path, num_transitions: int) -> Dataset:
 
 
 def _episodes(path: Path, steps: int) -> list[Episode]:
-    arrays = _read(path)
-    available = len(arrays["actions"])
+    raw = _read(path)
+    available = len(raw["actions"])
     if available < steps:
         raise InputError(f"{path}: {available} transitions, expected at least {steps}")
-    observations, next_observations = (
-        np.asarray(arrays[name][:steps], np.float32)
-        for name in ("observations", "next_observations")
-    )
+    # Cast here and not only in `from_episodes`, so that an error names the file and its row.
+    arrays = {name: as_float32(raw[name][:steps], name, str(path)) for name in _ARRAYS}
+    observations, next_observations = arrays["observations"], arrays["next_observations"]
     inside = np.arange(steps - 1) % HORIZON != HORIZON - 1
     broken = inside & np.any(next_observations[:-1] != observations[1:], axis=1)
     if broken.any():
@@ -112,7 +91,7 @@ def _episodes(path: Path, steps: int) -> list[Episode]:
                 [observations[start:end], next_observations[end - 1 : end]]
             ),
             actions=arrays["actions"][start:end],
-            rewards=np.reshape(arrays["rewards"], -1)[start:end],
+            rewards=arrays["rewards"][start:end],
             terminations=np.zeros(HORIZON, bool),
         )
         for start, end in ((start, start + HORIZON) for start in range(0, steps, HORIZON))
@@ -120,15 +99,12 @@ def _episodes(path: Path, steps: int) -> list[Episode]:
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with path.open("rb") as file:
-            arrays = _ArrayUnpickler(file).load()
-    except Exception as error:  # a damaged pickle makes `load` raise anything
-        raise InputError(f"{path}: not a pickle of plain NumPy arrays: {error}") from error
+    arrays = plain_pickle.load(path)
     if not isinstance(arrays, dict) or not all(
         isinstance(arrays.get(name), np.ndarray) for name in _ARRAYS
     ):
-        found = ", ".join(map(str, arrays)) if isinstance(arrays, dict) else type(arrays).__name__
+        is_dict = isinstance(arrays, dict)
+        found = ", ".join(map(str, arrays))[:200] if is_dict else type(arrays).__name__
         raise InputError(f"{path}: holds {found}, expected arrays {', '.join(_ARRAYS)}")
     shapes = {name: arrays[name].shape for name in _ARRAYS}
     steps = shapes["observations"][:1]
@@ -136,12 +112,11 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         all(len(shapes[name]) == 2 and shapes[name][:1] == steps for name in _VECTORS)
         and shapes["observations"] == shapes["next_observations"]
         and all(shapes[name] in (steps, (*steps, 1)) for name in _NUMBERS)
-        and all(arrays[name].dtype.kind in "biuf" for name in _ARRAYS)
     )
     if not fits:
-        found = ", ".join(f"{name} {arrays[name].dtype}{list(shapes[name])}" for name in _ARRAYS)
+        found = ", ".join(f"{name} {list(shapes[name])}" for name in _ARRAYS)
         raise InputError(
-            f"{path}: holds {found}, expected numbers: {' and '.join(_VECTORS)} [steps, dim], "
+            f"{path}: holds {found}, expected {' and '.join(_VECTORS)} [steps, dim], "
             f"{' and '.join(_NUMBERS)} [steps] or [steps, 1]"
         )
     return arrays

@@ -7,6 +7,7 @@ digest) lies under the key `appo_jax` of Minari's `metadata.json`.
 
 import importlib.metadata
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ from appo_jax.types import InputError
 
 _KEY = "appo_jax"
 _MAX_LISTED = 10
+_MAX_COMPRESSION = 1032  # of deflate; Minari's arrays aren't compressed
 
 
 def folder(dataset_id: str, data_dir: str | os.PathLike[str] | None = None) -> Path:
@@ -32,7 +34,8 @@ def folder(dataset_id: str, data_dir: str | os.PathLike[str] | None = None) -> P
 
 def exists(dataset_id: str, data_dir: str | os.PathLike[str] | None = None) -> bool:
     """Whether `load` would find this data set, whole."""
-    return (folder(dataset_id, data_dir) / "data" / "metadata.json").is_file()
+    # Not Path.is_file, which raises for some names, such as too long ones.
+    return os.path.isfile(folder(dataset_id, data_dir) / "data" / "metadata.json")
 
 
 def local_ids(data_dir: str | os.PathLike[str] | None = None) -> list[str]:
@@ -63,8 +66,9 @@ def load(dataset_id: str, data_dir: str | os.PathLike[str] | None = None) -> Dat
     A set that `save` wrote comes back with the same arrays and metadata. One from elsewhere may
     have episodes of any lengths; without a flag `success` in its infos, `successes` is None, and
     its metadata holds Minari's own under `minari`.
-    Raises InputError for an unknown id, for spaces other than Box, for arrays whose lengths don't
-    match, for values that aren't finite, and for contents that aren't those once written.
+    Raises InputError for an unknown id, for files that can't be read, for spaces other than Box,
+    for all that `from_episodes` refuses, and for contents that aren't those once written, by our
+    digest or by Minari's own count of steps.
     """
     path = folder(dataset_id, data_dir)
     if not exists(dataset_id, data_dir):
@@ -72,25 +76,33 @@ def load(dataset_id: str, data_dir: str | os.PathLike[str] | None = None) -> Dat
     name = f"data set {dataset_id}"
     minari = _minari()
     try:
+        _check_sizes(path / "data", name)
         stored = minari.MinariDataset(path / "data")
         _check_spaces(stored, name)
-        episodes = [_from_minari(episode, f"{name}, episode {episode.id}") for episode in stored]
+        episodes = [_from_minari(episode) for episode in stored]
         raw = stored.storage.read_raw_metadata(path / "data")
+        own = raw.pop(_KEY, None)
+        if own is None:
+            kept = {k: v for k, v in raw.items() if k not in ("observation_space", "action_space")}
+            own = {"metadata": {"minari": kept}, "digest": None}
+        metadata, expected_digest = dict(own["metadata"]), own["digest"]
     except InputError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
+    except Exception as error:  # damaged files make the libraries raise anything
         raise InputError(
-            f"{name} at {path} can't be read ({error}), expected a whole Minari data set"
+            f"{name} at {path} can't be read ({type(error).__name__}: {error}), expected a whole "
+            "Minari data set"
         ) from error
-    own = raw.pop(_KEY, None)
-    if own is None:
-        kept = {k: v for k, v in raw.items() if k not in ("observation_space", "action_space")}
-        own = {"metadata": {"minari": kept}}
-    dataset = from_episodes(episodes, dataset_id, own["metadata"])
-    if "digest" in own and own["digest"] != (digest := dataset.digest()):
+    dataset = from_episodes(episodes, dataset_id, metadata)
+    if raw.get("total_steps") != dataset.num_transitions:
+        raise InputError(
+            f"{name} at {path} has {dataset.num_transitions} steps in {dataset.num_episodes} "
+            f"episodes, expected the {raw.get('total_steps')!r} of its metadata"
+        )
+    if expected_digest is not None and expected_digest != (digest := dataset.digest()):
         raise InputError(
             f"{name} at {path} has contents with digest {digest}, "
-            f"expected {own['digest']}: it was changed or damaged after it was written"
+            f"expected {expected_digest}: it was changed or damaged after it was written"
         )
     return dataset
 
@@ -165,6 +177,32 @@ def _check_metadata(metadata: Mapping[str, Any], name: str) -> None:
         raise InputError(f"{name}: JSON would change the metadata, expected text keys and lists")
 
 
+def _check_sizes(data: Path, name: str) -> None:
+    """Refuse what would fill the memory: counts and shapes that no file of this size can have."""
+    import h5py
+    from minari.dataset.minari_storage import MinariStorage
+
+    metadata = MinariStorage.read_raw_metadata(data)
+    episodes, steps = metadata["total_episodes"], metadata["total_steps"]
+    if not (type(episodes) is type(steps) is int and 0 <= episodes <= steps):
+        raise InputError(
+            f"{name}: metadata.json says {episodes!r} episodes of {steps!r} steps in all, expected "
+            "a step or more for each episode"
+        )
+
+    def check(key: str, stored: Any) -> None:
+        held = stored.id.get_storage_size() if isinstance(stored, h5py.Dataset) else None
+        if held is not None and stored.nbytes > _MAX_COMPRESSION * held:
+            raise InputError(
+                f"{name}: array {key} has shape {stored.shape}, but the file holds {held} bytes of "
+                "it, expected all"
+            )
+
+    if metadata["data_format"] == "hdf5":
+        with h5py.File(data / "main_data.hdf5") as file:
+            file.visititems(check)
+
+
 def _check_spaces(stored: Any, name: str) -> None:
     from gymnasium.spaces import Box
 
@@ -174,28 +212,21 @@ def _check_spaces(stored: Any, name: str) -> None:
             raise InputError(f"{name}: {kind} space is {space}, expected a Box")
 
 
-def _from_minari(episode: Any, name: str) -> Episode:
-    steps = len(episode.rewards)
-    arrays = {}
-    for field in ("observations", "actions", "rewards"):
-        array = np.asarray(getattr(episode, field), np.float32)
-        if not np.isfinite(array).all():
-            raise InputError(f"{name}: {field} hold nan or infinity, expected finite numbers")
-        arrays[field] = array
+def _from_minari(episode: Any) -> Episode:
     success = (episode.infos or {}).get("success")
-    if success is not None and len(success) == steps + 1:
+    if success is not None and len(success) == len(episode.rewards) + 1:
         success = success[1:]  # the first belongs to the reset
     return Episode(
-        observations=_flat(arrays["observations"]),
-        actions=_flat(arrays["actions"]),
-        rewards=arrays["rewards"].reshape(len(arrays["rewards"])),
-        terminations=np.asarray(episode.terminations, np.bool_),
-        successes=None if success is None else np.asarray(success, np.bool_),
+        observations=_flat(episode.observations),
+        actions=_flat(episode.actions),
+        rewards=episode.rewards,
+        terminations=episode.terminations,
+        successes=success,
     )
 
 
 def _flat(array: np.ndarray) -> np.ndarray:
-    return array.reshape(len(array), -1)
+    return array.reshape(len(array), math.prod(array.shape[1:]))
 
 
 def _write(dataset: Dataset, path: Path, description: str) -> None:

@@ -233,13 +233,24 @@ def _read_lines(path: Path) -> list[str]:
 
 
 def _parse(line: str, where: str) -> dict[str, Any]:
+    problem = f"{where}: {line[:60]!r}, expected a JSON object, each field once"
     try:
-        value = json.loads(line)
+        value = json.loads(line, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:  # also too long a number, too deep a list
-        raise InputError(f"{where}: {line[:60]!r}, expected a JSON object") from error
+        raise InputError(problem) from error
     if not isinstance(value, dict):
-        raise InputError(f"{where}: {line[:60]!r}, expected a JSON object")
+        raise InputError(problem)
     return value
+
+
+def _object(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(fields)) < len(fields):
+        raise ValueError("a field twice")  # Python would take the last one
+    return dict(fields)
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:60]
 
 
 def _check_header(header: dict[str, Any], dataset: Dataset, where: str) -> None:
@@ -247,12 +258,13 @@ def _check_header(header: dict[str, Any], dataset: Dataset, where: str) -> None:
     for field, value in expected.items():
         if header.get(field) != value:
             raise InputError(
-                f"{where}: header field {field!r} is {header.get(field)!r}, expected {value!r}"
+                f"{where}: header field {field!r} is {_shown(header.get(field))}, expected "
+                f"{value!r}"
             )
     seed = header.get("seed")
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
         raise InputError(
-            f"{where}: header field 'seed' is {seed!r}, expected a whole number or null"
+            f"{where}: header field 'seed' is {_shown(seed)}, expected a whole number or null"
         )
 
 
@@ -260,11 +272,11 @@ def _check_pair(pair: dict[str, Any], dataset: Dataset, segment_length: int, whe
     label = pair.get("label")
     is_number = isinstance(label, int | float) and not isinstance(label, bool)
     if label is None or not is_number or not 0 <= label <= 1:
-        raise InputError(f"{where}: label {label}, expected a number in [0, 1]")
+        raise InputError(f"{where}: label {_shown(label)}, expected a number in [0, 1]")
     for field in ("episode_0", "start_0", "episode_1", "start_1", "length"):
         value = pair.get(field)
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise InputError(f"{where}: {field} {value}, expected a whole number from 0")
+            raise InputError(f"{where}: {field} {_shown(value)}, expected a whole number from 0")
     if pair["length"] != segment_length:
         raise InputError(
             f"{where}: length {pair['length']}, expected the segment length {segment_length}"

@@ -42,18 +42,14 @@ class ActionScale(NamedTuple):
         """The environment's actions, `[..., action_dim]`, of ones in [-1, 1]."""
         return (self.high + self.low) / 2 + (self.high - self.low) / 2 * actions
 
-    def to_unit(self, actions: np.ndarray, name: str) -> np.ndarray:
-        """Actions in [-1, 1] of the environment's, `[..., action_dim]`, which `name` holds.
+    def to_unit(self, actions: np.ndarray) -> np.ndarray:
+        """The environment's actions, `[..., action_dim]`, in [-1, 1]; beyond it where they were.
 
-        Raises InputError for actions outside of the bounds by more than rounding.
+        What rounding alone puts beyond is put back.
         """
         unit = (actions - (self.high + self.low) / 2) / ((self.high - self.low) / 2)
-        if np.abs(unit).max() > 1 + _ROUNDING:
-            raise InputError(
-                f"{name}: actions from {actions.min(axis=0)} to {actions.max(axis=0)}, expected "
-                f"the environment's, from {self.low} to {self.high}"
-            )
-        return np.clip(unit, -1, 1).astype(np.float32)
+        inside = np.abs(unit) <= 1 + _ROUNDING
+        return np.where(inside, np.clip(unit, -1, 1), unit).astype(np.float32)
 
 
 class Environment:

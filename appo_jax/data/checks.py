@@ -1,0 +1,114 @@
+"""What training asks of data and labels beyond their form, and what is odd about them.
+
+Odd is what may be meant: it is told in sentences, for a command to print, and training goes on.
+What can't be right is refused where data and labels are read (`dataset.from_episodes`,
+`preferences.load`); `docs/input.md` lists all of it.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from appo_jax.data.dataset import Dataset
+from appo_jax.data.preferences import Preferences
+from appo_jax.types import InputError
+
+_SAME_LABEL = 1e-6  # float32 rounds 1 - 0.3 and 0.7 differently
+
+
+def check_episodes(dataset: Dataset, segment_length: int) -> None:
+    """Raise InputError when fewer than two episodes are as long as a segment."""
+    usable = int(np.sum(dataset.lengths >= segment_length))
+    if usable < 2:
+        raise InputError(
+            f"data set {dataset.id}: {usable} of {dataset.num_episodes} episodes have at least the "
+            f"segment length {segment_length} (the longest has {dataset.lengths.max()} steps), "
+            "expected two or more to compare"
+        )
+
+
+def clip_actions(
+    dataset: Dataset, low: float = -1.0, high: float = 1.0
+) -> tuple[Dataset, list[str]]:
+    """The data set with its actions inside the bounds, and a sentence if some were not."""
+    rows = dataset.transition_rows()
+    actions = dataset.actions[rows]
+    outside = np.any((actions < low) | (actions > high), axis=1)
+    if not outside.any():
+        return dataset, []
+    first = int(outside.argmax())
+    row = rows[first]
+    episode = int(np.searchsorted(dataset.episode_starts, row, side="right")) - 1
+    step = row - dataset.episode_starts[episode]
+    worst = actions[first][np.argmax(np.abs(actions[first] - (low + high) / 2))]
+    clipped = dataset.actions.copy()
+    clipped[rows] = actions.clip(low, high)
+    return dataclasses.replace(dataset, actions=clipped), [
+        f"actions of {outside.sum():,} of {len(rows):,} transitions lie outside [{low:g}, "
+        f"{high:g}] and are clipped; the first is {worst:g} in episode {episode}, step {step}"
+    ]
+
+
+def about_dataset(dataset: Dataset, goal: slice | None = None) -> list[str]:
+    """What is odd about a data set; observation columns `goal` hold the task's goal, if any do."""
+    warnings = []
+    # The last rows: a goal can be in sight at a reset and hidden at every step.
+    goals = dataset.observations[dataset.episode_starts + dataset.lengths, goal or slice(0)]
+    if goal and np.all(goals == goals[0]):
+        values = ", ".join(f"{value:g}" for value in goals[0])
+        warnings.append(
+            f"the goal is the same ({values}) in all {dataset.num_episodes:,} episodes "
+            f"(observation columns {goal.start} to {goal.stop - 1}); "
+            + ("it may be hidden" if not goals.any() else "a policy may fail at other goals")
+        )
+    rewards = dataset.rewards[dataset.transition_rows()]
+    if np.all(rewards == rewards[0]):
+        warnings.append(
+            f"the true reward is {rewards[0]:g} in all {len(rewards):,} transitions; by it, every "
+            "two segments tie"
+        )
+    return warnings
+
+
+def about_labels(preferences: Preferences) -> list[str]:
+    """What is odd about labels; pairs are counted from 0 in the order in which they are used."""
+    warnings = []
+    again: list[tuple[int, int]] = []
+    contradicting: list[tuple[int, int]] = []
+    first_labels: dict[tuple[tuple[int, int], ...], tuple[int, float]] = {}
+    for index, (episodes, starts, label) in enumerate(
+        zip(
+            preferences.episodes.tolist(),
+            preferences.starts.tolist(),
+            preferences.labels.tolist(),
+            strict=True,
+        )
+    ):
+        segments = tuple(zip(episodes, starts, strict=True))
+        if segments[0] > segments[1]:
+            segments, label = segments[::-1], 1 - label
+        before, first_label = first_labels.setdefault(segments, (index, label))
+        if before != index:
+            same = abs(label - first_label) <= _SAME_LABEL
+            (again if same else contradicting).append((index, before))
+    total = len(preferences)
+    for places, what in (
+        (again, "repeat an earlier one with the same label"),
+        (contradicting, "contradict the label of an earlier one of the same segments"),
+    ):
+        if places:
+            index, before = places[0]
+            warnings.append(
+                f"{len(places):,} of {total:,} labelled pairs {what}; the first is pair {index} "
+                f"(episodes {preferences.episodes[index].tolist()}, steps "
+                f"{preferences.starts[index].tolist()}) after pair {before}, counted from 0"
+            )
+    strict = preferences.labels[preferences.labels != 0.5]
+    if not len(strict):
+        warnings.append(f"all {total:,} labels are ties: there is nothing to learn from them")
+    elif np.all(strict > 0.5) or np.all(strict < 0.5):
+        which = "second" if strict[0] > 0.5 else "first"
+        warnings.append(
+            f"all {len(strict):,} labels that aren't ties prefer the {which} segment of their pair"
+        )
+    return warnings
