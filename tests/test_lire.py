@@ -1,5 +1,6 @@
 """The reader of LiRE's replay buffers, on tiny folders and, where they are, on real ones."""
 
+import contextlib
 import io
 import os
 import pickle
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from appo_jax.data import lire
+from appo_jax.data import lire, plain_pickle
 from appo_jax.types import InputError
 
 REAL = Path(__file__).parents[1] / ".." / "shared" / "data" / "sac_replay"
@@ -108,6 +109,38 @@ def test_pickles_of_every_protocol(folder: Path, protocol: int) -> None:
     for seed, arrays in enumerate((buffer(3), buffer(2, first_row=100_000))):
         write(folder / FILE_NAME.format(seed), arrays, protocol)
     assert lire.load(folder, 2000).digest() == expected
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_what_else_may_be_in_a_pickle(folder: Path, protocol: int) -> None:
+    others = {
+        "empty": np.zeros(0),
+        "number": np.float32(1.5),
+        "columns first": np.asfortranarray(np.ones((2, 3))),
+        "big-endian": np.arange(3, dtype=">i2"),
+        "nothing": None,
+        "objects": np.array([None, 1]),
+    }
+    path = write(folder / "others.pkl", others, protocol)
+    found = plain_pickle.load(path)
+    assert list(found) == list(others)
+    assert found["nothing"] is None
+    for name in ("empty", "number", "columns first", "big-endian"):
+        np.testing.assert_array_equal(found[name], others[name])
+        assert found[name].dtype == others[name].dtype
+    assert (found["objects"].dtype, found["objects"].shape) == (object, (2,))
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_a_damaged_state_of_an_array_does_not_reach_numpy(folder: Path, protocol: int) -> None:
+    # NumPy's own `dtype.__setstate__` crashed the process on some of these.
+    path = folder / FILE_NAME.format(0)
+    written = pickle.dumps({"a": np.arange(3.0), "b": np.array(["x"])}, protocol)
+    for place in range(len(written)):
+        for byte in (0, 1, 0x28, 0x4E, 0x81, 0xFF):
+            path.write_bytes(written[:place] + bytes([byte]) + written[place + 1 :])
+            with contextlib.suppress(InputError):
+                plain_pickle.load(path)
 
 
 @pytest.mark.parametrize("module", [b"numpy.core.", b"numpy._core."])
