@@ -98,7 +98,9 @@ def test_stopping_at_the_first_success(fake_policy: tuple[Policy, list[Any]]) ->
         Fake(0, [1.0, 2.0, 3.0], [False, True, False]),
         Fake(1, [1.0, 1.0, 1.0, 1.0], [False, False, False, False]),
     ]
-    episodes = evaluation._run_episodes(fake_policy[0], environments, stop_at_success=True)
+    episodes = evaluation._run_episodes(
+        fake_policy[0], environments, [100, 101], stop_at_success=True
+    )
     np.testing.assert_array_equal(episodes.succeeded, [True, False])
     np.testing.assert_array_equal(episodes.returns, [3.0, 4.0])
     assert [environment.step_count for environment in environments] == [2, 4]
