@@ -71,6 +71,10 @@ def test_slope_and_errors_by_hand() -> None:
     ]
     figure = theory.Figure("labels", settings, found)
     assert figure.slope("suboptimality", above_truth=True) == pytest.approx(-0.5)
+    found[0]["suboptimality"] = found[0]["suboptimality"] + 1  # does not bend the end
+    assert figure.slope("suboptimality", True, last=2) == pytest.approx(-0.5)
+    assert figure.slope("suboptimality", True) < -0.51
+    found[0]["suboptimality"] = found[0]["suboptimality"] - 1
     assert -0.5 < figure.slope("suboptimality", above_truth=False) < -0.1
     means, errors = figure.curve("suboptimality")
     np.testing.assert_allclose(means, [1.7, 0.95, 0.575, 0.2])

@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from appo_jax import losses
 from appo_jax.tabular.appo import visit_frequencies
-from appo_jax.tabular.estimation import OfflineData, preference_loss, transition_counts
+from appo_jax.tabular.estimation import OfflineData, features, transition_counts
 from appo_jax.tabular.mdp import MDP, occupancy
 
 
@@ -51,7 +52,10 @@ def freehand(
     """
     chex.assert_equal_shape_prefix([rewards[0], transitions[0]], 3)
     policies = deterministic_policies(*mdp.reward.shape)
-    reward_losses = jax.vmap(lambda r: preference_loss(r, data.labelled, data.labels))(rewards)
+    visits = features(data.labelled, *mdp.reward.shape[1:])
+    scores = jnp.einsum("mif,nf->nmi", visits, rewards.reshape(len(rewards), -1))
+    labels = jnp.broadcast_to(data.labels, scores.shape[:-1])
+    reward_losses = jnp.mean(losses.preference_loss(scores, labels), axis=-1)
     counts = transition_counts(mdp, data.unlabelled)
     num_trajectories = 2 * len(data.unlabelled.states)
     transition_losses = jax.vmap(lambda p: transition_loss(p, counts, num_trajectories))(
@@ -60,8 +64,8 @@ def freehand(
     occupancies = jax.vmap(
         lambda policy: jax.vmap(lambda p: occupancy(mdp.replace(transition=p), policy))(transitions)
     )(policies)
-    visits = visit_frequencies(data.unlabelled, *mdp.reward.shape[1:])
-    advantages = jnp.einsum("pkhsa,nhsa->pkn", occupancies - visits, rewards)
+    frequencies = visit_frequencies(data.unlabelled, *mdp.reward.shape[1:])
+    advantages = jnp.einsum("pkhsa,nhsa->pkn", occupancies - frequencies, rewards)
     plausible = (transition_losses <= jnp.min(transition_losses) + transition_width)[:, None] & (
         reward_losses <= jnp.min(reward_losses) + reward_width
     )

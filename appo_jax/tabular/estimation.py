@@ -39,7 +39,6 @@ class OfflineData(struct.PyTreeNode):
     unlabelled: Trajectories
 
 
-@functools.partial(jax.jit, static_argnames=("num_labelled", "num_unlabelled"))
 def collect(
     mdp: MDP, reference: jax.Array, key: jax.Array, num_labelled: int, num_unlabelled: int
 ) -> OfflineData:
@@ -53,6 +52,7 @@ def collect(
     )
 
 
+@jax.jit
 def preference_labels(reward: jax.Array, pairs: Trajectories, key: jax.Array) -> jax.Array:
     """Draw y ~ Bernoulli(sigmoid(r(tau^1) - r(tau^0))), `[n]` of 0 and 1."""
     scores = returns(reward, pairs)
