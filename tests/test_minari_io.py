@@ -178,7 +178,7 @@ def write_foreign(
         ({"rewards": np.full(4, np.nan)}, "episode 0: rewards hold nan in row 0, expected finite"),
         ({"rewards": np.zeros((4, 2))}, r"episode 0: rewards have shape \(4, 2\), expected \(4,\)"),
         ({"observations": np.full((5, 2), 1e300)}, r"observations hold 1e\+300 in row 0, column 0"),
-        ({"terminations": np.full(4, 2)}, "episode 0: terminations hold 2.0 in row 0, expected 0"),
+        ({"terminations": np.full(4, 2)}, "episode 0: terminations hold 2 in row 0, expected 0"),
         ({"infos": {"success": np.zeros(2)}}, r"successes have shape \(2,\)"),
     ],
 )
