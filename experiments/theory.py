@@ -81,7 +81,7 @@ class Setting:
 class Sizes:
     """The grids of the figures."""
 
-    labels: Sequence[int] = (32, 128, 512, 2048, 8192)
+    labels: Sequence[int] = (64, 256, 1024, 4096, 16384)
     unlabelled: Sequence[int] = (4, 16, 64, 256, 1024)
     iterations: Sequence[int] = (16, 64, 256, 1024, 4096)
     shares: Sequence[float] = (0.9, 0.6, 0.3, 0.0, -0.3)
@@ -327,7 +327,7 @@ def rollouts_figure(sizes: Sizes) -> Points:
 
 def freehand_figure(sizes: Sizes) -> Points:
     """APPO, greedy and FREEHAND on MDPs of two states and two steps, against M."""
-    labels = [number for number in sizes.labels if number <= 512]  # the table grows with M
+    labels = [number for number in sizes.labels if number <= 1024]  # the table grows with M
     return [
         (number, functools.partial(run_freehand, number, sizes.many_iterations))
         for number in labels

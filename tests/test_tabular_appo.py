@@ -284,7 +284,7 @@ def test_policy_evaluation_is_unbiased_and_its_error_falls_with_the_rollouts() -
 
 def test_algorithm_1_decomposition_and_regret() -> None:
     found = instance(2, num_labelled=300, num_unlabelled=300)
-    lam = 1.5 * found.concentrability
+    lam = 0.2  # so that r^t moves away from r_hat
     run = appo_rollout.optimise(
         found.mdp.replace(reward=jnp.full_like(found.mdp.reward, jnp.nan)),
         found.model.reward,
@@ -313,6 +313,18 @@ def test_algorithm_1_decomposition_and_regret() -> None:
     error = jnp.sum(error, axis=(1, 2, 3))
     np.testing.assert_allclose(parts.regret, estimated + error, atol=EXACT)
     assert jnp.max(jnp.abs(error)) > 1e-3
+
+    # What is evaluated is r^t, not r_hat.
+    def error_for(rewards: jax.Array) -> jax.Array:
+        errors = jax.vmap(
+            lambda r, policy, scores: policy_evaluation.squared_error(
+                found.mdp.replace(reward=r), found.reference, policy, scores
+            )
+        )(rewards, run.policies, run.scores)
+        return jnp.mean(errors)
+
+    learned = jnp.broadcast_to(found.model.reward, run.answers.shape)
+    assert error_for(run.answers) < error_for(learned) / 2
     # The update looked at the estimates.
     expected = run.policies[:-1] * jnp.exp(appo.step_size(1.0, 2, 30) * run.scores[:-1])
     expected = expected / jnp.sum(expected, axis=-1, keepdims=True)

@@ -49,9 +49,7 @@ def test_prints_and_writes(tmp_path: Path) -> None:
         ((), "flag --workdir is missing, expected a folder"),
         (("--workdir={}/file/inside",), "can't be made"),
         (("--workdir={}", "--num_mdps=1"), "num_mdps"),
-        (("--workdir={}", "--seed=-1"), "seed"),
         (("--workdir={}", "--preset=huge"), "preset"),
-        (("--workdir={}", "--figures=huge"), "figures"),
     ],
 )
 def test_bad_flag(flags: tuple[str, ...], expected: str, tmp_path: Path) -> None:
