@@ -347,7 +347,7 @@ def test_flags_of_a_grid(data_dir: Path) -> None:
         f"--task={TASK},{TASK}-v2": f"--task={TASK},{TASK}-v2: one task twice",
         f"--task={TASK},swep": "--task: task 'swep' is none of",
         "--num_feedback=3,0": "--num_feedback=0: expected a number from 1",
-        "--batch_runs=pmap": "--batch_runs=pmap: expected auto or map or vmap",
+        "--batch_runs=pmap": "--batch_runs=pmap: expected auto, map or vmap",
         "--runs_per_batch=-1": "--runs_per_batch=-1: expected a number from 0",
         "--num_seeds=0": "--num_seeds=0: expected a number from 1",
     }.items():
