@@ -110,6 +110,8 @@ def test_figures_of_many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows[0]["fraction_of_products"] == rows[1]["median"] / rows[0]["median"]
     sizes = measure.size_figure(1, 1)
     assert [row["name"] for row in sizes] == ["1,000 transitions", "2,000 transitions"]
+    (memory,) = measure.memory_figure(1, 1)
+    assert memory["median"] > 0.005  # five states alone; not the peak of this process
     told = measure.saturation(
         [
             {"figure": "runs", "name": f"{n} runs", "updates_per_second": rate}

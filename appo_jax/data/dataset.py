@@ -116,10 +116,11 @@ class Dataset:
 
     def normaliser(self) -> Normaliser:
         """Mean and population std + 1e-3 over the observations that start a transition."""
-        observations = self.observations[self.transition_rows()]
-        mean = observations.mean(axis=0, dtype=np.float64)
-        std = observations.std(axis=0, dtype=np.float64) + STD_FLOOR
-        return Normaliser(mean.astype(np.float32), std.astype(np.float32))
+        rows = self.transition_rows()
+        # A column at a time: in float64, a large set would need twice its memory once more.
+        columns = (column[rows].astype(np.float64) for column in self.observations.T)
+        mean, std = np.array([(column.mean(), column.std()) for column in columns]).T
+        return Normaliser(mean.astype(np.float32), (std + STD_FLOOR).astype(np.float32))
 
     def returns(self) -> np.ndarray:
         """The true return of each episode, `[episodes]` float64."""
@@ -281,7 +282,7 @@ def to_device_together(
         first_transition += len(transition_rows[-1])
         first_segment += len(segment_rows[-1])
     store = Store(
-        observations=_joined([d.normaliser()(d.observations) for d in datasets]),
+        observations=_joined([_normalised(dataset) for dataset in datasets]),
         actions=_joined([dataset.actions for dataset in datasets]),
         terminations=_joined([dataset.terminations for dataset in datasets]),
         transition_rows=_joined(transition_rows),
@@ -289,6 +290,13 @@ def to_device_together(
         rewards=_joined([dataset.rewards for dataset in datasets]),
     )
     return store, views
+
+
+def _normalised(dataset: Dataset) -> np.ndarray:
+    normaliser = dataset.normaliser()
+    observations = dataset.observations - normaliser.mean
+    observations /= normaliser.std  # in place: a large set is large
+    return observations
 
 
 def _joined(arrays: Sequence[np.ndarray]) -> jax.Array:
