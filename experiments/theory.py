@@ -47,10 +47,10 @@ Row = dict[str, Any]
 Measured = dict[str, np.ndarray]  # quantity to its value in each MDP
 
 FAMILIES: dict[str, Callable[[jax.Array], MDP]] = {
-    "garnet": jax.jit(generators.garnet),
-    "chain": jax.jit(lambda _: generators.chain()),
-    "lock": jax.jit(generators.combination_lock),
-    "lure": jax.jit(lambda _: generators.lure()),
+    "garnet": generators.garnet,
+    "chain": lambda _: generators.chain(),
+    "lock": generators.combination_lock,
+    "lure": lambda _: generators.lure(),
 }
 # Of the reference policy: how often it takes the optimal action on purpose.
 SHARE = {"garnet": 0.3, "chain": 0.3, "lock": 0.3, "lure": 0.96}

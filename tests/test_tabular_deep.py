@@ -27,6 +27,8 @@ CONFIG = practical.Config(
     batch_size=2 * NUM_PAIRS * HORIZON,
 )
 
+INIT = jax.jit(practical.init, static_argnums=(0, 2, 3))
+
 
 def _network(hidden_kernel: np.ndarray, hidden_bias: float, output: np.ndarray) -> Any:
     return {
@@ -92,9 +94,7 @@ def metrics_of(
     f: jax.Array, values: jax.Array, policy: jax.Array, batch: Batch, lam: float
 ) -> dict[str, float]:
     """What `appo.update_step` reports, with the tables for networks."""
-    state = practical.init(
-        CONFIG, jax.random.key(0), HORIZON * STATES, 1, lam=lam, discount=1.0, tau=0.0
-    )
+    state = INIT(CONFIG, jax.random.key(0), HORIZON * STATES, 1, lam=lam, discount=1.0, tau=0.0)
     critics = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(critic_table(one) for one in f))
     chosen = SIGNS[np.argmax(np.asarray(policy), axis=-1)].reshape(-1, 1)
     actor = np.concatenate([20 * chosen, np.full_like(chosen, -20)], axis=1)

@@ -4,12 +4,17 @@ Each function returns one `MDP` with rewards in [0, R / H]; `mixture_reference` 
 policy mu that collects the data.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
 from appo_jax.tabular.mdp import MDP, optimal_policy, uniform_policy
 
+_SIZES = ("horizon", "num_states", "num_actions", "bound")
 
+
+@functools.partial(jax.jit, static_argnames=(*_SIZES, "branching"))
 def garnet(
     key: jax.Array,
     horizon: int = 4,
@@ -36,6 +41,7 @@ def garnet(
     )
 
 
+@functools.partial(jax.jit, static_argnames=_SIZES)
 def chain(
     horizon: int = 4,
     num_states: int = 4,
@@ -57,6 +63,7 @@ def chain(
     return _stationary(transition, reward * bound / horizon, horizon, bound)
 
 
+@functools.partial(jax.jit, static_argnames=_SIZES)
 def combination_lock(
     key: jax.Array,
     horizon: int = 4,
@@ -81,6 +88,7 @@ def combination_lock(
     return MDP(transition=transition, reward=reward * bound / horizon, initial=stays, bound=bound)
 
 
+@functools.partial(jax.jit, static_argnames=_SIZES)
 def lure(
     horizon: int = 4,
     num_states: int = 4,
@@ -109,6 +117,7 @@ def lure(
     )
 
 
+@jax.jit
 def mixture_reference(mdp: MDP, share: jax.Array | float) -> jax.Array:
     """mu: the optimal action with probability `share`, else a uniform one; `[H, S, A]`.
 
