@@ -33,7 +33,7 @@ def test_two_episodes_must_be_as_long_as_a_segment(numbered: Make, length: int) 
 def test_actions_are_clipped_with_a_warning(numbered: Make) -> None:
     dataset = numbered((3, 2))
     actions = np.float32([[-1], [1], [0.5], [0], [-1.5], [7], [0]])
-    dataset = dataclasses.replace(dataset, actions=actions)
+    dataset = dataclasses.replace(dataset, actions=actions.copy())
     clipped, warnings = checks.clip_actions(dataset)
     np.testing.assert_array_equal(clipped.actions[:, 0], [-1, 1, 0.5, 0, -1, 1, 0])
     assert warnings == [
@@ -100,11 +100,11 @@ def test_labels_without_a_flaw() -> None:
 
 def test_pairs_that_repeat_or_contradict_an_earlier_one() -> None:
     odd = labelled(
-        (0, 5, 1, 3, 0.3),
+        (0, 5, 1, 3, 0.1),
         (2, 0, 1, 3, 1),
-        (0, 5, 1, 3, 0.3),  # again
-        (1, 3, 0, 5, 0.7),  # swapped, and so is the label
-        (1, 3, 0, 5, 0.3),  # swapped, but not the label
+        (0, 5, 1, 3, 0.1),  # again
+        (1, 3, 0, 5, 0.9),  # swapped, and so is the label, but for float32's rounding
+        (1, 3, 0, 5, 0.1),  # swapped, but not the label
         (2, 0, 1, 3, 0),  # the other label
         (2, 0, 1, 3, 0.5),
     )

@@ -273,6 +273,9 @@ def test_observations_and_actions_must_be_vectors() -> None:
     flat = dataclasses.replace(good(), observations=np.zeros(4))
     with pytest.raises(InputError, match=r"observations have shape \(4,\), expected \(4, 1\)"):
         from_episodes([flat], "tiny/bad-v0")
+    nothing = dataclasses.replace(good(), observations=np.zeros((4, 0)))
+    with pytest.raises(InputError, match=r"observations have shape \(4, 0\), expected \(4, 1\)"):
+        from_episodes([nothing], "tiny/bad-v0")
     images = dataclasses.replace(good(), observations=np.zeros((4, 8, 8)))
     with pytest.raises(InputError, match=r"observations have shape \(4, 8, 8\)"):
         from_episodes([images], "tiny/bad-v0")

@@ -116,7 +116,7 @@ def test_what_else_may_be_in_a_pickle(folder: Path, protocol: int) -> None:
     others = {
         "empty": np.zeros(0),
         "number": np.float32(1.5),
-        "columns first": np.asfortranarray(np.ones((2, 3))),
+        "columns first": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
         "big-endian": np.arange(3, dtype=">i2"),
         "nothing": None,
         "objects": np.array([None, 1]),

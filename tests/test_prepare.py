@@ -192,3 +192,20 @@ def test_odd_data_and_labels_are_told_and_hopeless_ones_refused(
         assert line.startswith(beginning)
     with pytest.raises(InputError, match=r"mine/odd-v0: 0 of 2 episodes have at least the segment"):
         prepare.obtain_datasets(parse(*flags, "--segment_length=31")[0], {}, local)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"runs": runs} for runs in (None, {}, [1])),
+        *({"identities": identities} for identities in (None, {}, [], [1], [None], [{}])),
+        *({"dataset_contents": contents} for contents in (None, [], 1)),
+        None,
+    ],
+)
+def test_a_config_that_is_not_the_runs_own(data_dir: Path, tmp_path: Path, change: Any) -> None:
+    runs, local = parse(*TINY, f"--data_dir={data_dir}", f"--workdir={tmp_path}")
+    config = prepare.check_config(runs, local)
+    outputs.write_json(tmp_path / "config.json", [] if change is None else config | change)
+    with pytest.raises(InputError, match=rf"^--workdir={tmp_path}: .*expected"):
+        prepare.check_config(runs, local)
