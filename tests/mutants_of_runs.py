@@ -57,9 +57,7 @@ def flag_rules() -> dict[str, Callable[[str], bool]]:
     rules |= dict.fromkeys(unit, lambda text: 0 <= number(text) <= 1)
     rules |= dict.fromkeys(("tau", "reward_decay_rate"), lambda text: 0 < number(text) <= 1)
     rules["segment_length"] = lambda text: 1 <= whole(text) <= 500
-    rules["dataset_size"] = lambda text: (
-        whole(text) in (1000, 2 * 10**400) or (1 <= whole(text) < 2**31 and whole(text) % 1000 == 0)
-    )
+    rules["dataset_size"] = lambda text: 1 <= whole(text) < 2**31 and whole(text) % 1000 == 0
     rules["reward"] = lambda text: text in ("learned", "shuffled")
     rules["reward_scale"] = lambda text: text in ("minmax", "raw")
     return rules
@@ -83,7 +81,6 @@ def flags_mutant(draw: Draw, _: Path, shared: Path) -> str:
     if unknown:
         arguments.append("--unknown=1")
     wrong = [n for n, rule in rules.items() if n in given_flags and not rule(given_flags[n])]
-    # Without a size, the paper's is taken.
     found, refusal = outcome(lambda: command_line(arguments), *wrong, *["unknown"] * unknown)
     assert (refusal is None) == (not wrong and not unknown), (refusal, wrong)
     if refusal:
