@@ -200,6 +200,7 @@ def test_unknown_id_names_the_folder_and_what_is_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=ID):
         minari_io.load("nothing-v0", tmp_path)
     assert not minari_io.exists("nothing-v0", tmp_path)
+    assert not minari_io.exists("x" * 300, tmp_path)  # longer than a file's name may be
 
 
 def test_an_existing_set_is_not_overwritten(tmp_path: Path) -> None:
