@@ -29,6 +29,7 @@ from appo_jax.networks import (
     squashed_gaussian,
     state_action,
 )
+from appo_jax.optimiser import adam_step
 from appo_jax.types import Batch, Metrics, Store, View
 
 NUM_CRITICS = 2
@@ -223,7 +224,7 @@ def _update_critics(
         return total, metrics
 
     grads, metrics = jax.vmap(jax.grad(loss, has_aux=True))(state.critic_params)
-    critic_params, critic_optimiser = _adam(
+    critic_params, critic_optimiser = adam_step(
         config.critic_learning_rate, grads, state.critic_optimiser, state.critic_params
     )
     state = state.replace(critic_params=critic_params, critic_optimiser=critic_optimiser)
@@ -242,7 +243,7 @@ def _update_value(
         return losses.value_loss(values, target_q)
 
     loss_value, grads = jax.value_and_grad(loss)(state.value_params)
-    value_params, value_optimiser = _adam(
+    value_params, value_optimiser = adam_step(
         config.value_learning_rate, grads, state.value_optimiser, state.value_params
     )
     state = state.replace(value_params=value_params, value_optimiser=value_optimiser)
@@ -266,7 +267,7 @@ def _update_actor(
 
     loss_value, cotangents = jax.value_and_grad(loss, argnums=(0, 1))(actions, log_probs)
     (grads,) = actor_vjp(cotangents)
-    actor_params, actor_optimiser = _adam(
+    actor_params, actor_optimiser = adam_step(
         config.actor_learning_rate, grads, state.actor_optimiser, state.actor_params
     )
     state = state.replace(actor_params=actor_params, actor_optimiser=actor_optimiser)
@@ -279,7 +280,7 @@ def _update_temperature(
     loss_value, grad = jax.value_and_grad(losses.temperature_loss)(
         state.log_temperature, log_probs, -float(action_dim)
     )
-    log_temperature, temperature_optimiser = _adam(
+    log_temperature, temperature_optimiser = adam_step(
         config.temperature_learning_rate, grad, state.temperature_optimiser, state.log_temperature
     )
     metrics = {"temperature/loss": loss_value, "temperature/alpha": jnp.exp(state.log_temperature)}
@@ -287,13 +288,6 @@ def _update_temperature(
         log_temperature=log_temperature, temperature_optimiser=temperature_optimiser
     )
     return state, metrics
-
-
-def _adam(
-    learning_rate: float, grads: Params, optimiser: optax.OptState, params: Params
-) -> tuple[Params, optax.OptState]:
-    updates, optimiser = optax.adam(learning_rate).update(grads, optimiser, params)
-    return optax.apply_updates(params, updates), optimiser
 
 
 def _action_distribution(

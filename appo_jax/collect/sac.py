@@ -27,6 +27,7 @@ from appo_jax.networks import (
     squashed_gaussian,
     state_action,
 )
+from appo_jax.optimiser import adam_step
 from appo_jax.types import Metrics
 
 NUM_CRITICS = 2
@@ -223,7 +224,7 @@ def _update_critics(
         return critic_loss(q, target), jnp.mean(q)
 
     (loss_value, q_mean), grads = jax.value_and_grad(loss, has_aux=True)(state.critic_params)
-    critic_params, critic_optimiser = _adam(
+    critic_params, critic_optimiser = adam_step(
         config.critic_learning_rate, grads, state.critic_optimiser, state.critic_params
     )
     state = state.replace(critic_params=critic_params, critic_optimiser=critic_optimiser)
@@ -241,12 +242,12 @@ def _update_actor(
         return losses.actor_loss(log_probs, jnp.min(q, axis=0), temperature), log_probs
 
     (loss_value, log_probs), grads = jax.value_and_grad(loss, has_aux=True)(state.actor_params)
-    actor_params, actor_optimiser = _adam(
+    actor_params, actor_optimiser = adam_step(
         config.actor_learning_rate, grads, state.actor_optimiser, state.actor_params
     )
     target_entropy = -float(_action_dim(state.actor_params))
     grad = jax.grad(temperature_loss)(state.log_temperature, log_probs, target_entropy)
-    log_temperature, temperature_optimiser = _adam(
+    log_temperature, temperature_optimiser = adam_step(
         config.temperature_learning_rate, grad, state.temperature_optimiser, state.log_temperature
     )
     metrics = {
@@ -261,13 +262,6 @@ def _update_actor(
         temperature_optimiser=temperature_optimiser,
     )
     return state, metrics
-
-
-def _adam(
-    learning_rate: float, grads: Params, optimiser: optax.OptState, params: Params
-) -> tuple[Params, optax.OptState]:
-    updates, optimiser = optax.adam(learning_rate).update(grads, optimiser, params)
-    return optax.apply_updates(params, updates), optimiser
 
 
 def _sample_actions(
