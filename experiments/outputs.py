@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from appo_jax.data import atomic
 from appo_jax.types import InputError
 
 Row = dict[str, Any]
@@ -33,7 +34,7 @@ class MetricsFile:
         self.rows = [row for row in self.rows if condition(row)]
         self._index()
         lines = [dict(zip(_COLUMNS, _COLUMNS, strict=True)), *self.rows]
-        with _replacing(self._path) as partial, partial.open("w", newline="") as file:
+        with atomic.replacing(self._path) as partial, partial.open("w", newline="") as file:
             _writer(file).writerows(lines)
 
     def append(self, update: int, split: str, metrics: Mapping[int, Mapping[str, float]]) -> None:
@@ -93,16 +94,9 @@ def _read_rows(path: Path) -> list[Row]:
         ) from error
 
 
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    partial = path.with_name(f".{path.name}.partial")
-    yield partial
-    partial.replace(path)
-
-
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON file; it appears whole or not at all."""
-    with _replacing(path) as partial:
+    with atomic.replacing(path) as partial:
         partial.write_text(json.dumps(content, indent=2) + "\n")
 
 
