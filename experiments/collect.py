@@ -15,7 +15,7 @@ from appo_jax.data import minari_io
 from appo_jax.data.dataset import Dataset
 from appo_jax.envs import meta_world
 from appo_jax.types import InputError
-from experiments import medium_replay
+from experiments import medium_replay, signals
 from experiments.cli import available_cores, parse_flags
 
 _Value = TypeVar("_Value")
@@ -167,7 +167,7 @@ def main(_: Sequence[str]) -> None:
         sys.exit(str(error))
     except OSError as error:  # a full disk, above all
         sys.exit(f"{error}: {kept}")
-    except medium_replay.Stopped as stopped:
+    except signals.Stopped as stopped:
         print(stopped, file=sys.stderr)
         sys.exit(stopped.exit_code)
     except KeyboardInterrupt:

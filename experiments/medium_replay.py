@@ -2,11 +2,10 @@
 
 import math
 import shutil
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from absl import flags
 
@@ -34,17 +33,6 @@ class Progress(Protocol):
 
     def __call__(self, done: int, total: int, note: str) -> None:
         """So many are there now; `note` says how the agents do."""
-
-
-class Stopped(Exception):
-    """A signal ended the collection; what it has is on disk."""
-
-    def __init__(self, signal: signal.Signals, step: int):
-        super().__init__(
-            f"stopped by {signal.name} at step {step:,} of each agent; the same command goes on "
-            "from there"
-        )
-        self.exit_code = 128 + signal
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -174,19 +162,11 @@ def checkpoints_folder(id: str, data_dir: str | None) -> Path:
 
 
 def _train(recipe: Recipe, id: str, folder: Path, progress: Progress) -> Dataset:
-    came: list[signal.Signals] = []
-
-    def on_signal(number: int, _: Any) -> None:
-        if came:  # a second one doesn't wait
-            raise KeyboardInterrupt
-        came.append(signal.Signals(number))
-
     with steppers(recipe.env_name, recipe.num_agents) as running:
         with signals.held():
             collection = go_on(recipe, running, folder)
         progress.begin(collection.step * recipe.num_agents)
-        handlers = {number: signal.signal(number, on_signal) for number in signals.STOPPING}
-        try:
+        with signals.noted() as came:
             while collection.step < recipe.num_steps:
                 collection.advance()
                 if collection.step % NOTED_STEPS == 0:
@@ -196,10 +176,7 @@ def _train(recipe: Recipe, id: str, folder: Path, progress: Progress) -> Dataset
                     with signals.held():
                         collection.save()
                 if came:
-                    raise Stopped(came[0], collection.step)
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
+                    raise signals.Stopped(came[0], f"step {collection.step:,} of each agent")
         return collection.dataset(id)
 
 

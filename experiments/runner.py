@@ -31,16 +31,6 @@ LAST_ROW_OF_EVALUATION = "eval/return"  # with it, the evaluation is on disk who
 STOPPED = "train/stopped"  # the last good update of a run whose numbers are no longer finite
 
 
-class Stopped(Exception):
-    """A signal ended the run; its state is on disk."""
-
-    def __init__(self, signal: signal.Signals, update: int):
-        super().__init__(
-            f"stopped by {signal.name} at update {update:,}; the same command goes on from there"
-        )
-        self.exit_code = 128 + signal
-
-
 class Diverged(Exception):
     """No run is left whose numbers are finite; what was good is on disk."""
 
@@ -263,7 +253,7 @@ class _Loop:
         self._keys = job.fill([job.keys[number] for number in batch])
         self._views = job.fill([job.views[number] for number in batch])
         self._pending: tuple[int, dict[int, evaluation.PendingEvaluation]] | None = None
-        self._stop: signal.Signals | None = None
+        self._stop: list[signal.Signals] = []  # the signal that asks to stop, if one came
         self.clock = {"train_seconds": 0.0, "timed_updates": 0, "wall_seconds": 0.0}
         self.last_words: list[str] = []
         if len(batch) < len(job.runs):
@@ -273,38 +263,31 @@ class _Loop:
 
     def train(self) -> None:
         """Train up to the last update and evaluate it. Raises Stopped after a signal."""
-        handlers = {s: signal.signal(s, self._on_signal) for s in signals.STOPPING}
         try:
-            self._show_latest()
-            self._evaluate_missing()
-            while self._update < self._experiment.num_updates:
-                self._train_chunk()
-                if not self._running(self._update):
-                    break
-                self._collect_evaluation(wait=False)
-                if self._is_evaluated(self._update):
-                    self._save()
-                    self._collect_evaluation(wait=True)
+            with signals.noted() as self._stop:
+                self._show_latest()
+                self._evaluate_missing()
+                while self._update < self._experiment.num_updates:
+                    self._train_chunk()
+                    if not self._running(self._update):
+                        break
+                    self._collect_evaluation(wait=False)
+                    if self._is_evaluated(self._update):
+                        self._save()
+                        self._collect_evaluation(wait=True)
+                        self._stop_if_asked()
+                        self._start_evaluation(self._update, self._states)
                     self._stop_if_asked()
-                    self._start_evaluation(self._update, self._states)
+                self._collect_evaluation(wait=True)
                 self._stop_if_asked()
-            self._collect_evaluation(wait=True)
-            self._stop_if_asked()
-            self._tick()
+                self._tick()
         finally:
             self._progress.close()
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-
-    def _on_signal(self, number: int, _: Any) -> None:
-        if self._stop:  # a second one doesn't wait for the chunk
-            raise KeyboardInterrupt
-        self._stop = signal.Signals(number)
 
     def _stop_if_asked(self) -> None:
         if self._stop:
             self._save()
-            raise Stopped(self._stop, self._update)
+            raise signals.Stopped(self._stop[0], f"update {self._update:,}")
 
     def _restore_or_init(self) -> tuple[Any, int]:
         states = self._job.fill(

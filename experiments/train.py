@@ -20,7 +20,7 @@ from appo_jax.data import minari_io
 from appo_jax.data.preferences import count_labels
 from appo_jax.envs import environment, meta_world
 from appo_jax.types import InputError
-from experiments import controls, runner
+from experiments import controls, runner, signals
 from experiments.cli import available_cores, parse_flags, use_compilation_cache
 from experiments.config import (
     COLLECTED_SIZE,
@@ -404,7 +404,7 @@ def main(_: Sequence[str]) -> None:
         sys.exit(f"error: {diverged}")
     except OSError as error:  # a full disk, above all
         sys.exit(f"error: {error}; the same command goes on from what is on disk")
-    except runner.Stopped as stopped:
+    except signals.Stopped as stopped:
         print(stopped)
         sys.exit(stopped.exit_code)
     except KeyboardInterrupt:

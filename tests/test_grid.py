@@ -22,7 +22,7 @@ from train_helpers import TASK, TINY, compile_cache, parse, write_buffers
 from appo_jax import appo, checkpoint, evaluation, load_policy, policy, reward_model, training
 from appo_jax.data.dataset import Normaliser
 from appo_jax.types import InputError
-from experiments import outputs, runner, summary
+from experiments import outputs, runner, signals, summary
 
 OTHER = "drawer-open"
 LAMS, COUNTS, SEEDS = (0.03, 0.1), (30, 40), (0, 3)
@@ -170,12 +170,12 @@ def test_a_grid_stopped_in_its_second_batch_goes_on(
     arguments = (*GRID, "--runs_per_batch=8", "--chunk_updates=8")
     with monkeypatch.context() as patch:
         _signal_at(patch, 20, 2)
-        with pytest.raises(runner.Stopped, match="at update 20"):
+        with pytest.raises(signals.Stopped, match="at update 20"):
             start(tmp_path, *arguments)
     with monkeypatch.context() as patch:
         _signal_at(patch, 30, 2)  # of the first batch, then of the second
         for _ in range(2):
-            with pytest.raises(runner.Stopped, match="at update 30"):
+            with pytest.raises(signals.Stopped, match="at update 30"):
                 start(tmp_path, *arguments)
     start(tmp_path, *arguments)
     for run in (0, 7, 8, 15):

@@ -33,7 +33,7 @@ from appo_jax import checkpoint, evaluation
 from appo_jax.data import preferences
 from appo_jax.policy import Policy
 from appo_jax.types import InputError
-from experiments import outputs, prepare, runner
+from experiments import outputs, prepare, runner, signals
 
 
 class MadeUp:
@@ -228,7 +228,9 @@ def test_signal_at_the_end_of_a_chunk(
     for number, update in ((signal.SIGINT, 10), (signal.SIGTERM, 40)):
         with monkeypatch.context() as patch:
             _signal_at(patch, update, number)
-            with pytest.raises(runner.Stopped, match=f"stopped by {number.name} at update") as stop:
+            with pytest.raises(
+                signals.Stopped, match=f"stopped by {number.name} at update"
+            ) as stop:
                 start(tmp_path)
         assert stop.value.exit_code == 128 + number
         assert checkpoint.updates(tmp_path / "checkpoints" / "policy")[-1] == update
@@ -279,7 +281,7 @@ def test_signal_while_it_waits_for_an_evaluation(
         patch.setattr(MadeUp, "looks", 1000)  # 20 s
         patch.setattr(runner._Loop, "_start_evaluation", _after(timer.start))
         began = time.monotonic()
-        with pytest.raises(runner.Stopped, match="at update 40"):
+        with pytest.raises(signals.Stopped, match="at update 40"):
             start(tmp_path)
     assert time.monotonic() - began < 15
     start(tmp_path)
@@ -297,7 +299,7 @@ def test_keeps_what_an_evaluation_still_needs(
         with monkeypatch.context() as patch:
             patch.setattr(MadeUp, "looks", 10**9)
             _signal_at(patch, update, signal.SIGINT)
-            with pytest.raises(runner.Stopped):
+            with pytest.raises(signals.Stopped):
                 start(tmp_path)
     assert checkpoint.updates(folder) == [20, 25, 30, 35]
     start(tmp_path)

@@ -1,4 +1,4 @@
-"""Ctrl-C around what must not be cut in two."""
+"""Signals around what must not be cut in two, and those that a loop acts on."""
 
 import signal
 
@@ -29,3 +29,21 @@ def test_errors_come_through() -> None:
     assert signal.getsignal(signal.SIGINT) == before
     with signals.held():
         pass
+
+
+def test_the_first_signal_is_noted_and_the_second_acts_at_once() -> None:
+    before = [signal.getsignal(number) for number in signals.STOPPING]
+    with signals.noted() as came:
+        assert came == []
+        signal.raise_signal(signal.SIGTERM)
+        assert came == [signal.SIGTERM]
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert came == [signal.SIGTERM]
+    assert before == [signal.getsignal(number) for number in signals.STOPPING]
+
+
+def test_stopped_tells_where() -> None:
+    stopped = signals.Stopped(signal.SIGTERM, "update 1,000")
+    assert str(stopped).startswith("stopped by SIGTERM at update 1,000; the same command goes on")
+    assert stopped.exit_code == 143
