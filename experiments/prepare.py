@@ -1,31 +1,26 @@
-"""What a run needs before its policy can train: data set, labels, and the learned reward."""
+"""What runs need before they can learn anything: their config on disk, data sets, and labels."""
 
 import dataclasses
 import importlib.metadata
 import json
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from appo_jax import checkpoint, registry, training
 from appo_jax.data import checks, lire, minari_io, preferences
 from appo_jax.data.dataset import Dataset
 from appo_jax.data.preferences import Preferences
 from appo_jax.envs import environment
-from appo_jax.keys import Purpose, purpose_key
-from appo_jax.types import InputError, Store, View
-from experiments import controls, outputs, signals
+from appo_jax.types import InputError
+from experiments import outputs
 from experiments.collect import collect_and_save
 from experiments.config import Experiment, Local, difference, digest
 
 META_WORLD_DIMS = (39, 4)  # known without a simulator
 META_WORLD_GOAL = slice(36, 39)  # columns of an observation
-NUM_FRESH_PAIRS = 1000  # drawn to judge the reward model
 PACKAGES = ("appo-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
@@ -229,145 +224,3 @@ def obtain_preferences(
     source = local.preferences or f"of the scripted teacher, seed {experiment.seed}"
     _warn(f"labels {source}", checks.about_labels(labels))
     return labels
-
-
-def learn_rewards(
-    runs: Sequence[Experiment],
-    local: Local,
-    data: Mapping[str, Dataset],
-    labels: Mapping[Labels, Preferences],
-    store: Store,
-    views: Mapping[str, View],
-    metrics: outputs.MetricsFile,
-) -> tuple[Store, list[View]]:
-    """The store with r_hat, and each run's view of it.
-
-    The reward models are fitted now, together, or were before; runs with the same labels share one.
-    The accuracy that is reported is the fitted model's, also where `--reward` then puts other
-    rewards in the place of its own. Where it asks for rewards that need no model, none is fitted.
-    """
-    kind = runs[0].reward
-    if kind in controls.UNLEARNED:
-        print(f"reward: {kind}, the labels are not used")
-        nothing = {name: jnp.zeros(len(data[name.dataset].observations)) for name in labels}
-        return _with_rewards(runs, store, views, _controlled(kind, data, nothing))
-    folder = local.workdir / "checkpoints" / "reward"
-    groups: dict[int, list[Labels]] = {}  # the number of labels is part of the program
-    for name in labels:
-        groups.setdefault(name.num_labels, []).append(name)
-    states = {count: _init_rewards(runs[0], data, names) for count, names in groups.items()}
-    fit_metrics: dict[int, Any] = {}
-    fitted = bool(checkpoint.updates(folder))
-    if fitted:
-        try:
-            with signals.held():
-                saved = checkpoint.restore(folder, 0, {str(n): states[n] for n in states})[0]
-            states = {int(count): group for count, group in saved.items()}
-        except checkpoint.Damaged as damage:
-            print(f"{damage}; put aside ({checkpoint.set_aside(folder, 0)}), fitted again")
-            fitted = False
-    learner = registry.algorithm(runs[0].algorithm).reward_learner
-    config, batch_runs = runs[0].reward_model, training.choose_batch_runs(local.batch_runs)
-    if not fitted:
-        for count, names in groups.items():
-            many = f", {len(names)} times" if len(names) > 1 else ""
-            print(f"reward model: fitting it to {count} labels{many} ...", flush=True)
-            began = time.time()
-            pairs = [
-                labels[name].to_device(data[name.dataset], int(views[name.dataset].first_row))
-                for name in names
-            ]
-            states[count], found = training.fit_reward(
-                learner, config, states[count], store, training.stack_runs(pairs), batch_runs
-            )
-            fit_metrics[count] = jax.device_get(found)
-            print(f"reward model: fitted in {time.time() - began:.0f} s")
-    rewards: dict[Labels, jax.Array] = {}
-    for count, names in groups.items():
-        for dataset_id, dataset in data.items():
-            rows = [row for row, name in enumerate(names) if name.dataset == dataset_id]
-            if rows:
-                relabelled = training.relabel(
-                    learner,
-                    config,
-                    jax.tree.map(lambda leaf, rows=rows: leaf[np.array(rows)], states[count]),
-                    store,
-                    training.stack_runs([views[dataset_id]] * len(rows)),
-                    len(dataset.observations),
-                    batch_runs,
-                )
-                rewards |= {names[row]: own for row, own in zip(rows, relabelled, strict=True)}
-    if not fitted:
-        found = {}
-        for name, own in rewards.items():
-            place = groups[name.num_labels].index(name)
-            found[name] = {k: float(v[place]) for k, v in fit_metrics[name.num_labels].items()}
-            found[name] |= _fresh_accuracy(runs[0], name, data[name.dataset], np.asarray(own))
-        metrics.keep(lambda row: row["split"] != "reward")
-        metrics.append(0, "reward", {i: found[labels_of(run)] for i, run in enumerate(runs)})
-        with signals.held():
-            checkpoint.save(
-                folder,
-                0,
-                {str(count): group for count, group in states.items()},
-                {"config": dataclasses.asdict(config)},
-            )
-    return _with_rewards(runs, store, views, _controlled(kind, data, rewards))
-
-
-def _controlled(
-    kind: str, data: Mapping[str, Dataset], learned: Mapping[Labels, jax.Array]
-) -> dict[Labels, jax.Array]:
-    return {
-        name: controls.rewards(kind, name.seed, data[name.dataset], own)
-        for name, own in learned.items()
-    }
-
-
-def _init_rewards(run: Experiment, data: Mapping[str, Dataset], names: Sequence[Labels]) -> Any:
-    learner = registry.algorithm(run.algorithm).reward_learner
-    return training.stack_runs(
-        [
-            learner.init(
-                run.reward_model,
-                purpose_key(name.seed, Purpose.REWARD_MODEL),
-                data[name.dataset].observation_dim,
-                data[name.dataset].action_dim,
-                name.num_labels,
-            )
-            for name in names
-        ]
-    )
-
-
-def _with_rewards(
-    runs: Sequence[Experiment],
-    store: Store,
-    views: Mapping[str, View],
-    rewards: Mapping[Labels, jax.Array],
-) -> tuple[Store, list[View]]:
-    places = dict(zip(rewards, np.cumsum([0, *map(len, rewards.values())]).tolist(), strict=False))
-    return store.replace(rewards=jnp.concatenate(list(rewards.values()))), [
-        views[run.dataset.id].replace(first_reward=jnp.int32(places[labels_of(run)]))
-        for run in runs
-    ]
-
-
-def _fresh_accuracy(
-    experiment: Experiment, name: Labels, dataset: Dataset, rewards: np.ndarray
-) -> dict[str, float]:
-    fresh = preferences.scripted(
-        dataset,
-        name.seed,
-        NUM_FRESH_PAIRS,
-        experiment.segment_length,
-        experiment.tie_threshold,
-        purpose=Purpose.FRESH_LABELS,
-    )
-    accuracy, count = preferences.accuracy(fresh, dataset, rewards)
-    print(
-        f"reward model: right on {'no pair' if accuracy is None else f'{100 * accuracy:.1f} %'} of "
-        f"{count} fresh pairs ({fresh.num_ties} ties left out)"
-    )
-    found = {"reward/fresh_pairs": float(count), "reward/fresh_ties": float(fresh.num_ties)}
-    return found if accuracy is None else found | {"reward/accuracy": accuracy}

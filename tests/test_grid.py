@@ -22,7 +22,7 @@ from train_helpers import TASK, TINY, compile_cache, parse, write_buffers
 from appo_jax import appo, checkpoint, evaluation, load_policy, policy, reward_model, training
 from appo_jax.data.dataset import Normaliser
 from appo_jax.types import InputError
-from experiments import outputs, runner, signals, summary
+from experiments import batches, outputs, runner, signals, summary
 
 OTHER = "drawer-open"
 LAMS, COUNTS, SEEDS = (0.03, 0.1), (30, 40), (0, 3)
@@ -231,16 +231,16 @@ def test_a_grid_that_does_not_fit_is_split(
 ) -> None:
     arguments = (*GRID, f"--task={TASK}", "--num_feedback=40", "--chunk_updates=2")
     needed: dict[int, int] = {}
-    memory = runner._memory
+    memory = batches._memory
 
     def noting(program: Any) -> int:
         needed[len(needed)] = memory(program)
         return needed[len(needed) - 1]
 
-    monkeypatch.setattr(runner, "_memory", noting)
+    monkeypatch.setattr(batches, "_memory", noting)
     start(tmp_path / "whole", *arguments)
     assert not list((tmp_path / "whole" / "checkpoints").glob("policy-*"))
-    monkeypatch.setattr(runner, "_memory_limit", lambda: needed[0] - 1)
+    monkeypatch.setattr(batches, "_memory_limit", lambda: needed[0] - 1)
     start(tmp_path / "split", *arguments)
     told = capsys.readouterr().out
     assert "memory: 4 runs together need " in told
@@ -271,18 +271,18 @@ import jax
 from train_helpers import TINY, parse
 import test_grid
 from appo_jax import evaluation
-from experiments import outputs, runner
+from experiments import batches, outputs, runner
 assert len(jax.devices()) == 8
 evaluation.start = test_grid.MadeUp
 outputs.plot = lambda path, *_: path.touch()
-lower = runner.training.train_chunk.lower
+lower = batches.training.train_chunk.lower
 texts = []
 class Chunk:
     def lower(*arguments):
         lowered = lower(*arguments)
         texts.append(lowered.compile().as_text())
         return lowered
-runner.training.train_chunk = Chunk
+batches.training.train_chunk = Chunk
 for way in ("map", "vmap"):
     runner.run(*parse(*TINY, *sys.argv[2:], f"--workdir={way}", f"--batch_runs={way}"))
 assert texts

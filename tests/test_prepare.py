@@ -16,6 +16,7 @@ from appo_jax.data.dataset import Episode, from_episodes
 from appo_jax.data.preferences import Preferences
 from appo_jax.types import InputError
 from experiments import controls, outputs, prepare
+from experiments.rewards import learn_rewards
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -85,9 +86,9 @@ def test_shuffled_rewards_are_the_learned_ones_elsewhere(data_dir: Path, tmp_pat
         store, view = datasets.to_device(dataset, runs[0].segment_length)
         metrics = outputs.MetricsFile(workdir / "metrics.csv")
         inputs = (runs, local, data, labels, store, {dataset.id: view}, metrics)
-        rewards[reward] = np.asarray(prepare.learn_rewards(*inputs)[0].rewards)
+        rewards[reward] = np.asarray(learn_rewards(*inputs)[0].rewards)
         accuracies[reward] = metrics.values(0, "reward", "reward/accuracy")
-        again = prepare.learn_rewards(*inputs)[0].rewards
+        again = learn_rewards(*inputs)[0].rewards
         np.testing.assert_array_equal(again, rewards[reward])
     rows = dataset.transition_rows()
     learned, shuffled = (rewards[reward][rows] for reward in kinds)
@@ -144,7 +145,7 @@ def test_no_model_is_fitted_where_none_is_needed(
     labels = prepare.obtain_all_preferences(runs, local, data)
     store, view = datasets.to_device(dataset, runs[0].segment_length)
     metrics = outputs.MetricsFile(tmp_path / "metrics.csv")
-    store, _ = prepare.learn_rewards(runs, local, data, labels, store, {dataset.id: view}, metrics)
+    store, _ = learn_rewards(runs, local, data, labels, store, {dataset.id: view}, metrics)
     assert not (tmp_path / "checkpoints").exists()
     assert not metrics.rows
     rows = dataset.transition_rows()
