@@ -74,16 +74,8 @@ def load(path: Path, run: int = 0) -> Saved:
     learner = registry.algorithm(config["algorithm"]).policy_learner
     policy_config = learner.Config(**config["policy"])
     dims = metadata["observation_dim"], metadata["action_dim"]
-
-    def template() -> dict[str, Any]:
-        state = learner.init(policy_config, jax.random.key(0), *dims)
-        columns = jnp.zeros(dims[0])
-        return arrays(
-            jax.tree.map(lambda leaf: jnp.stack([leaf] * metadata["rows"]), state),
-            [Normaliser(columns, columns)] * metadata["rows"],  # type: ignore[arg-type]
-        )
-
-    restored, _ = checkpoint.restore(folder, update, jax.eval_shape(template))
+    shapes = template(config["algorithm"], policy_config, dims, metadata["rows"])
+    restored, _ = checkpoint.restore(folder, update, shapes)
     state, normaliser = jax.tree.map(
         lambda leaf: leaf[row], (learner.snapshot(restored["states"]), restored["normaliser"])
     )
@@ -105,6 +97,21 @@ def arrays(states: Any, normalisers: list[Normaliser]) -> dict[str, Any]:
             "std": jnp.stack([normaliser.std for normaliser in normalisers]),
         },
     }
+
+
+def template(algorithm: str, config: Any, dims: tuple[int, int], rows: int) -> dict[str, Any]:
+    """The shapes of `arrays` for `rows` runs; dims: of an observation and of an action."""
+    learner = registry.algorithm(algorithm).policy_learner
+
+    def of_zeros() -> dict[str, Any]:
+        state = learner.init(config, jax.random.key(0), *dims)
+        columns = jnp.zeros(dims[0])
+        return arrays(
+            jax.tree.map(lambda leaf: jnp.stack([leaf] * rows), state),
+            [Normaliser(columns, columns)] * rows,  # type: ignore[arg-type]
+        )
+
+    return jax.eval_shape(of_zeros)
 
 
 def find(path: Path, run: int) -> tuple[Path, int, dict[str, Any]]:

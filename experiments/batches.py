@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from appo_jax import registry, training
-from appo_jax.data.dataset import Dataset
+from appo_jax.data.dataset import Normaliser
 from appo_jax.keys import Purpose, purpose_key
 from appo_jax.types import InputError, Store, View
 from experiments import outputs
@@ -30,7 +30,7 @@ class Job:
         runs: Sequence[Experiment],
         local: Local,
         config: dict[str, Any],
-        data: Mapping[str, Dataset],
+        normalisers: Mapping[str, Normaliser],
         store: Store,
         views: Sequence[View],
         metrics: outputs.MetricsFile,
@@ -44,11 +44,9 @@ class Job:
         self.store = training.spread(self.mesh, store, shared=True)
         self.views = views
         self.keys = [purpose_key(run.seed, Purpose.BATCHES) for run in runs]
-        normalisers = {name: dataset.normaliser() for name, dataset in data.items()}
         self.normalisers = [normalisers[run.dataset.id] for run in runs]
         self.digests = [config["dataset_contents"][run.dataset.id]["digest"] for run in runs]
-        first = next(iter(data.values()))
-        self.dims = (first.observation_dim, first.action_dim)
+        self.dims = (store.observations.shape[1], store.actions.shape[1])
         self.rows = 0  # of a batch, repeats included
         self._programs: dict[int, Any] = {}
 

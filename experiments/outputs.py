@@ -14,6 +14,7 @@ from appo_jax.data import atomic
 from appo_jax.types import InputError
 
 Row = dict[str, Any]
+STOPPED = "train/stopped"  # the last good update of a run whose numbers are no longer finite
 _COLUMNS = ("run", "update", "split", "metric", "value", "time")
 
 

@@ -24,7 +24,6 @@ from experiments.progress import Progress
 
 KEPT_CHECKPOINTS = 3
 LAST_ROW_OF_EVALUATION = "eval/return"  # with it, the evaluation is on disk whole
-STOPPED = "train/stopped"  # the last good update of a run whose numbers are no longer finite
 
 
 class Diverged(Exception):
@@ -46,7 +45,10 @@ def run(runs: Sequence[Experiment], local: Local) -> dict[str, Any]:
         started = time.time()
         data = prepare.obtain_datasets(runs, config, local)
         labels = prepare.obtain_all_preferences(runs, local, data)
-        store, views = datasets.to_device_together(list(data.values()), runs[0].segment_length)
+        normalisers = {name: dataset.normaliser() for name, dataset in data.items()}
+        store, views = datasets.to_device_together(
+            list(data.values()), runs[0].segment_length, list(normalisers.values())
+        )
         metrics = outputs.MetricsFile(local.workdir / "metrics.csv")
         store, own_views = rewards.learn_rewards(
             runs, local, data, labels, store, dict(zip(data, views, strict=True)), metrics
@@ -54,7 +56,7 @@ def run(runs: Sequence[Experiment], local: Local) -> dict[str, Any]:
         clocks: list[dict[str, float]] = []
         words: list[str] = []  # of runs whose numbers are no longer finite
         with workers.pool(local.num_workers) as pool:
-            job = Job(runs, local, config, data, store, own_views, metrics, pool)
+            job = Job(runs, local, config, normalisers, store, own_views, metrics, pool)
             try:
                 for batch in job.batches():
                     loop = _Loop(job, batch, started)
@@ -65,7 +67,9 @@ def run(runs: Sequence[Experiment], local: Local) -> dict[str, Any]:
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-        if words and all(metrics.values(number, "train", STOPPED) for number in range(len(runs))):
+        if words and all(
+            metrics.values(number, "train", outputs.STOPPED) for number in range(len(runs))
+        ):
             raise Diverged(words[-1])
         with signals.held():
             return summary.write(runs, local, metrics, clocks)
@@ -143,29 +147,30 @@ class _Loop:
             raise signals.Stopped(self._stop[0], f"update {self._update:,}")
 
     def _restore_or_init(self) -> tuple[Any, int]:
-        states = self._job.fill([self._job.init_state(run) for run in self._runs.values()])
         while saved := checkpoint.updates(self._folder):
             whole = self._evaluated()
             awaited = [u for u in saved if self._is_evaluated(u) and u not in whole]
             for update in dict.fromkeys([*awaited, saved[-1]]):
                 try:
-                    restored, metadata = self._restore(update, states)
+                    restored, metadata = self._restore(update)
                 except checkpoint.Damaged as damage:
                     self._step_back([later for later in saved if later >= update], damage)
                     break
             else:
                 return self._go_on(update, restored, metadata, whole)
         self._metrics.keep(lambda row: row["run"] not in self._runs or row["split"] == "reward")
-        return states, 0
+        return self._job.fill([self._job.init_state(run) for run in self._runs.values()]), 0
 
-    def _restore(self, update: int, states: Any) -> tuple[Any, dict[str, Any]]:
+    def _restore(self, update: int) -> tuple[Any, dict[str, Any]]:
         name = f"checkpoint {self._folder}/{update}"
         with signals.held():
             metadata = checkpoint.read_metadata(self._folder, update)
-            rows = metadata["rows"]  # of other devices, perhaps
-            template = jax.tree.map(
-                lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype),
-                self._arrays(states),
+            # The rows may be those of other devices.
+            template = policy.template(
+                self._experiment.algorithm,
+                self._experiment.policy,
+                self._job.dims,
+                metadata["rows"],
             )
             arrays, _ = checkpoint.restore(self._folder, update, template)
         for number, found, digest in zip(
@@ -243,13 +248,15 @@ class _Loop:
             if broken[row] >= 0:
                 name = training.leaf_names(metrics, self._states)[broken[row]]
                 self._tell_of_divergence(number, first, name, rows[number].get(name))
-                rows[number][STOPPED] = first - 1
+                rows[number][outputs.STOPPED] = first - 1
         self._metrics.append(self._update, "train", rows)
         self._progress.advance(size)
 
     def _running(self, update: int) -> list[int]:
         """The runs that have come to this update."""
-        stops = {number: self._metrics.values(number, "train", STOPPED) for number in self._batch}
+        stops = {
+            number: self._metrics.values(number, "train", outputs.STOPPED) for number in self._batch
+        }
         return [n for n, at in stops.items() if all(update <= last for last in at.values())]
 
     def _tell_of_divergence(self, number: int, first: int, name: str, value: float | None) -> None:
@@ -359,7 +366,7 @@ class _Loop:
         evaluated = self._evaluated()
         for update in checkpoint.updates(self._folder):
             if self._is_evaluated(update) and update not in evaluated:
-                states, _ = self._restore(update, self._states)
+                states, _ = self._restore(update)
                 self._collect_evaluation(wait=True)
                 self._stop_if_asked()
                 self._start_evaluation(update, states)

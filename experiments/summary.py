@@ -66,7 +66,7 @@ def _entry(
     rates = metrics.values(index, "eval", "eval/success_rate")
     at_end = metrics.values(index, "eval", "eval/success_rate_at_end")
     returns = metrics.values(index, "eval", "eval/return")
-    stopped = next(iter(metrics.values(index, "train", "train/stopped").values()), None)
+    stopped = next(iter(metrics.values(index, "train", outputs.STOPPED).values()), None)
     last = list(returns)[-LAST_EVALUATIONS:]  # updates
     known = stopped is None and bool(rates)
     return {

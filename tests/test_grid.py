@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from absl import flags
 from test_runner import MadeUp, _signal_at
 from train_helpers import TASK, TINY, compile_cache, parse, write_buffers
 
-from appo_jax import appo, checkpoint, evaluation, load_policy, policy, reward_model, training
-from appo_jax.data.dataset import Normaliser
+from appo_jax import appo, checkpoint, evaluation, load_policy, policy, reward_model
 from appo_jax.types import InputError
 from experiments import batches, outputs, runner, signals, summary
 
@@ -210,16 +208,9 @@ def test_a_run_that_goes_wrong_stops_alone(
 def _states(workdir: Path) -> Any:
     folder = workdir / "checkpoints" / "policy"
     update = checkpoint.updates(folder)[-1]
-    runs, _ = parse(*TINY, f"--data_dir={workdir}", "--lam=0.03,1e30", "--dataset=medium-expert")
-
-    def template() -> Any:
-        state = appo.init(runs[0].policy, jax.random.key(0), 39, 4)
-        return policy.arrays(
-            training.stack_runs([state] * 2),
-            [Normaliser(jnp.zeros(39), jnp.zeros(39))] * 2,
-        )
-
-    return checkpoint.restore(folder, update, jax.eval_shape(template))[0]["states"]
+    metadata = checkpoint.read_metadata(folder, update)
+    shapes = policy.template("appo", appo.Config(**metadata["runs"][0]["policy"]), (39, 4), 2)
+    return checkpoint.restore(folder, update, shapes)[0]["states"]
 
 
 def test_a_grid_that_does_not_fit_is_split(

@@ -255,10 +255,13 @@ def to_device(dataset: Dataset, segment_length: int) -> tuple[Store, View]:
 
 
 def to_device_together(
-    datasets: Sequence[Dataset], segment_length: int
+    datasets: Sequence[Dataset],
+    segment_length: int,
+    normalisers: Sequence[Normaliser] | None = None,
 ) -> tuple[Store, list[View]]:
     """Put data sets of equal widths into one store, each normalised by itself, a view for each.
 
+    normalisers: the data sets' own, from a caller who has them, since large sets take seconds.
     Raises InputError for other widths and for a set without an episode as long as a segment.
     """
     widths = {(dataset.observation_dim, dataset.action_dim) for dataset in datasets}
@@ -267,6 +270,7 @@ def to_device_together(
             f"data sets {', '.join(dataset.id for dataset in datasets)} have observations and "
             f"actions of the widths {sorted(widths)}, expected the same in all"
         )
+    normalisers = normalisers or [dataset.normaliser() for dataset in datasets]
     first_row = first_transition = first_segment = 0
     transition_rows, segment_rows, views = [], [], []
     for dataset in datasets:
@@ -282,7 +286,9 @@ def to_device_together(
         first_transition += len(transition_rows[-1])
         first_segment += len(segment_rows[-1])
     store = Store(
-        observations=_joined([_normalised(dataset) for dataset in datasets]),
+        observations=_joined(
+            [_normalised(*both) for both in zip(datasets, normalisers, strict=True)]
+        ),
         actions=_joined([dataset.actions for dataset in datasets]),
         terminations=_joined([dataset.terminations for dataset in datasets]),
         transition_rows=_joined(transition_rows),
@@ -292,8 +298,7 @@ def to_device_together(
     return store, views
 
 
-def _normalised(dataset: Dataset) -> np.ndarray:
-    normaliser = dataset.normaliser()
+def _normalised(dataset: Dataset, normaliser: Normaliser) -> np.ndarray:
     observations = dataset.observations - normaliser.mean
     observations /= normaliser.std  # in place: a large set is large
     return observations
