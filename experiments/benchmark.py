@@ -19,7 +19,7 @@ import jax
 from absl import app, flags
 
 from experiments import measure
-from experiments.cli import available_cores, parse_flags
+from experiments.cli import available_cores, cpuinfo, parse_flags
 from experiments.measure import Row
 
 # Of other processes, in the last minute. PyTorch's threads spin while they wait for each other, so
@@ -50,20 +50,12 @@ def machine() -> Row:
         if importlib.util.find_spec(package):
             versions[package] = importlib.metadata.version(package)
     return {
-        "cpu": cpu_model(),
+        "cpu": cpuinfo("model name") or platform.processor() or "unknown",
         "cores": available_cores(),
         "device": jax.devices()[0].device_kind,
         "load_average": os.getloadavg()[0],
         "versions": versions,
     }
-
-
-def cpu_model() -> str:
-    """The processor's name as the system gives it."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or "unknown"
 
 
 def table(rows: Sequence[Row]) -> str:

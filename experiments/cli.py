@@ -30,16 +30,18 @@ def use_compilation_cache() -> None:
         return
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     device = jax.devices()[0].device_kind
-    machine = hashlib.sha256(f"{platform.processor()} {_cpu()} {device}".encode()).hexdigest()[:12]
+    can = cpuinfo("flags") or cpuinfo("Features") or platform.processor()
+    machine = hashlib.sha256(f"{can} {device}".encode()).hexdigest()[:12]
     jax.config.update("jax_compilation_cache_dir", str(caches / "appo-jax" / machine))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
-def _cpu() -> str:
-    """What the processor can do, as Linux tells it."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+def cpuinfo(field: str) -> str | None:
+    """What Linux says of the first processor under `field`, such as `flags`, if it does."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    values = (line.partition(":")[2].strip() for line in lines if line.startswith(field))
+    return next(values, None)
 
 
 def parse_flags(argv: Sequence[str]) -> list[str]:

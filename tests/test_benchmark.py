@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import benchmark, measure
+from experiments import benchmark, blocks, measure
 
 
 def run(*flags: str) -> subprocess.CompletedProcess[str]:
@@ -69,8 +69,8 @@ def test_bad_flag(flag: str, expected: str) -> None:
 
 def test_blocks_take_turns_and_the_first_call_is_not_counted() -> None:
     calls: list[str] = []
-    blocks = {name: lambda name=name: calls.append(name) for name in ("a", "b")}
-    seconds = measure.interleave(blocks, rounds=2)
+    turns = {name: lambda name=name: calls.append(name) for name in ("a", "b")}
+    seconds = blocks.interleave(turns, rounds=2)
     assert calls == ["a", "b", "a", "b", "a", "b"]
     assert {name: len(found) for name, found in seconds.items()} == {"a": 2, "b": 2}
 
@@ -86,22 +86,22 @@ def test_matrix_products_of_an_update_by_hand() -> None:
         + 256 * (3 * (inner + 256 * 8) + 2 * 39 * 256)  # actor
         + 256 * 2 * (43 * 256 + inner + 256)  # Q of the actor loss, to its input
     )
-    products = measure.matrix_products()
+    products = blocks.matrix_products()
     assert sum(m * k * n for m, k, n in products) == 2 * critic + others
     assert sum(2 * m * k * n for m, k, n in products) == 3_127_410_688
 
 
 def test_the_products_of_an_update_are_those_of_the_program() -> None:
     """What XLA counts of the compiled update, elementwise work included, is little more."""
-    store, view = measure.random_store(1000)
-    counted = measure.lower_chunk(store, view, 1, 1).compile().cost_analysis()["flops"]
+    store, view = blocks.random_store(1000)
+    counted = blocks.lower_chunk(store, view, 1, 1).compile().cost_analysis()["flops"]
     assert 3.127e9 < counted < 1.1 * 3.127e9
 
 
 def test_figures_of_many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "SMALL", 1000)
     monkeypatch.setattr(measure, "LARGE", 2000)
-    monkeypatch.setattr(measure, "PAUSE", 0)
+    monkeypatch.setattr(blocks, "PAUSE", 0)
     rows = measure.runs_figure(1, 2, counts=(1, 2))
     assert [row["name"] for row in rows] == ["1 runs", "1 x products", "2 runs", "2 x products"]
     for row in rows:
