@@ -1,11 +1,15 @@
-"""Tiny data sets whose rows carry their own index."""
+"""Tiny data sets, and the surroundings in which tiny runs are quick."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
+from train_helpers import MadeUp, compile_cache, write_buffers
 
+from appo_jax import evaluation
 from appo_jax.data.dataset import Dataset, Episode, from_episodes
+from experiments import outputs
 
 
 def _numbered(
@@ -37,3 +41,28 @@ def numbered() -> Callable[..., Dataset]:
     The first, third, ... episode ends in a termination. Counting rows starts at `first_row`.
     """
     return _numbered
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of data sets that holds tiny LiRE buffers."""
+    folder = tmp_path_factory.mktemp("data")
+    write_buffers(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where compiled programs are kept, for this process and for those it starts."""
+    folder = tmp_path_factory.getbasetemp() / "compiled"
+    with compile_cache(folder):
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def made_up(compiled: Path) -> Iterator[None]:
+    """Evaluations without a simulator."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluation, "start", MadeUp)
+        patch.setattr(outputs, "plot", lambda path, *_: path.touch())  # the real one takes 0.5 s
+        yield

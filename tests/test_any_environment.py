@@ -3,13 +3,12 @@
 import dataclasses
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from train_helpers import TINY, compile_cache, parse
+from train_helpers import TINY, parse
 
 from appo_jax.data import minari_io
 from appo_jax.data.dataset import Dataset, Episode, from_episodes
@@ -25,10 +24,7 @@ def flags(env: str, dataset: str, data_dir: Path) -> list[str]:
     return [*tiny, f"--env={env}", f"--dataset={dataset}", f"--data_dir={data_dir}"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with compile_cache(tmp_path_factory.getbasetemp() / "compiled"):
-        yield
+pytestmark = pytest.mark.usefixtures("compiled")
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from absl.flags import FlagValues
+from train_helpers import members, wait_until
 
 from appo_jax.collect import sac
 from appo_jax.collect.medium_replay import Recipe
@@ -104,7 +105,7 @@ def test_stopped(tmp_path: Path, number: signal.Signals, when: str) -> None:
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(_kill_group, process.pid)
         assert process.stderr is not None
-        _wait_until(lambda: len(_members(process.pid)) >= 3, 60)  # workers, and their tracker
+        wait_until(lambda: len(members(process.pid)) >= 3, 60)  # workers, and their tracker
         if when == "starting":
             time.sleep(0.3)  # the first worker imports
         else:
@@ -117,31 +118,13 @@ def test_stopped(tmp_path: Path, number: signal.Signals, when: str) -> None:
         else:
             process.kill()
         process.wait(timeout=5)
-        _wait_until(lambda: not _members(process.pid), 5)
+        wait_until(lambda: not members(process.pid), 5)
         error = process.stderr.read()
     if number == signal.SIGINT:
         assert "Traceback" not in error
         assert process.returncode == 130
         assert error.splitlines()[-1] == "interrupted: nothing was saved"
     assert minari_io.local_ids(data_dir) == []
-
-
-def _members(session: int) -> list[int]:
-    """The living processes of a session."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            state, _, _, number = path.read_text().rpartition(")")[2].split()[:4]
-            if int(number) == session and state != "Z":
-                found.append(int(path.parent.name))
-    return found
-
-
-def _wait_until(condition: object, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 def _kill_group(group: int) -> None:
@@ -172,13 +155,13 @@ def test_medium_replay_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
         )
         with contextlib.ExitStack() as cleanup:
             cleanup.callback(_kill_group, process.pid)
-            _wait_until(lambda step=step: (kept / str(step)).is_dir(), 60)
+            wait_until(lambda step=step: (kept / str(step)).is_dir(), 60)
             if number == signal.SIGINT:
                 os.killpg(process.pid, number)
             else:
                 process.kill()
             process.wait(timeout=20)
-            _wait_until(lambda process=process: not _members(process.pid), 5)
+            wait_until(lambda process=process: not members(process.pid), 5)
             assert process.stderr is not None
             error = process.stderr.read()
         assert minari_io.local_ids(tmp_path / "stopped") == []

@@ -56,13 +56,6 @@ BAD_VALUES |= {f"--{name}=0": f"--{name}=0.0: expected a number above 0" for nam
 BAD_VALUES |= {f"--{name}=nan": f"--{name}=nan: expected a number above 0" for name in RATES}
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    write_buffers(folder)
-    return folder
-
-
 @pytest.mark.parametrize("bad", BAD_VALUES)
 def test_bad_values(bad: str, data_dir: Path) -> None:
     with pytest.raises(InputError) as error:

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,12 @@ import jax
 import numpy as np
 import pytest
 from absl import flags
-from test_runner import MadeUp, _signal_at
-from train_helpers import TASK, TINY, compile_cache, parse, write_buffers
+from train_helpers import TASK, TINY, parse, signal_at, write_buffers
 
-from appo_jax import appo, checkpoint, evaluation, load_policy, policy, reward_model
+from appo_jax import appo, checkpoint, load_policy, policy, reward_model
 from appo_jax.types import InputError
 from experiments import batches, outputs, runner, signals, summary
+from experiments.config import Experiment
 
 OTHER = "drawer-open"
 LAMS, COUNTS, SEEDS = (0.03, 0.1), (30, 40), (0, 3)
@@ -34,18 +34,12 @@ GRID = (
 )
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    folder = tmp_path_factory.getbasetemp() / "compiled"
-    with compile_cache(folder), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation, "start", MadeUp)
-        patch.setattr(outputs, "plot", lambda path, *_: path.touch())
-        yield
+pytestmark = pytest.mark.usefixtures("made_up")
 
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One buffer of a task, two of another: sets of different sizes."""
+    """Buffers of two tasks."""
     folder = tmp_path_factory.mktemp("data")
     write_buffers(folder)
     write_buffers(folder, seed=1, task=f"{OTHER}-v3")
@@ -56,9 +50,18 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(data_dir: Path) -> Callable[..., Any]:
     def start(workdir: Path, *arguments: str) -> Any:
         places = (f"--workdir={workdir}", f"--data_dir={data_dir}")
-        return runner.run(*parse(*TINY, *places, *arguments))["runs"]
+        runs, local = parse(*TINY, *places, *arguments)
+        return runner.run([_with_size(run) for run in runs], local)["runs"]
 
     return start
+
+
+def _with_size(run: Experiment) -> Experiment:
+    """The other task's data set is twice as large; the command line has one size for all."""
+    if run.task != f"{OTHER}-v3":
+        return run
+    dataset = dataclasses.replace(run.dataset, id=f"lire/{OTHER}-v3/n2000", size=2000)
+    return dataclasses.replace(run, dataset=dataset)
 
 
 @pytest.fixture(scope="module")
@@ -167,11 +170,11 @@ def test_a_grid_stopped_in_its_second_batch_goes_on(
 ) -> None:
     arguments = (*GRID, "--runs_per_batch=8", "--chunk_updates=8")
     with monkeypatch.context() as patch:
-        _signal_at(patch, 20, 2)
+        signal_at(patch, 20, 2)
         with pytest.raises(signals.Stopped, match="at update 20"):
             start(tmp_path, *arguments)
     with monkeypatch.context() as patch:
-        _signal_at(patch, 30, 2)  # of the first batch, then of the second
+        signal_at(patch, 30, 2)  # of the first batch, then of the second
         for _ in range(2):
             with pytest.raises(signals.Stopped, match="at update 30"):
                 start(tmp_path, *arguments)
@@ -259,12 +262,11 @@ _EIGHT_DEVICES = """
 import json, sys
 sys.path[:0] = [sys.argv[1]]
 import jax
-from train_helpers import TINY, parse
-import test_grid
+from train_helpers import TINY, MadeUp, parse
 from appo_jax import evaluation
 from experiments import batches, outputs, runner
 assert len(jax.devices()) == 8
-evaluation.start = test_grid.MadeUp
+evaluation.start = MadeUp
 outputs.plot = lambda path, *_: path.touch()
 lower = batches.training.train_chunk.lower
 texts = []

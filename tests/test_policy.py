@@ -5,14 +5,13 @@ import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from train_helpers import TASK, TINY, compile_cache, parse, write_buffers
+from train_helpers import TASK, TINY, parse, write_buffers
 
 import appo_jax
 from appo_jax import appo, checkpoint, policy, training
@@ -125,15 +124,14 @@ def test_importing_the_package_brings_in_nothing_large() -> None:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def trained(tmp_path_factory: pytest.TempPathFactory, compiled: Path) -> Path:
     """A short run, its data gone; three checkpoints and their evaluations."""
     folder = tmp_path_factory.mktemp("trained")
     write_buffers(folder / "data")
     places = (f"--data_dir={folder / 'data'}", f"--workdir={folder / 'run'}")
-    with compile_cache(tmp_path_factory.getbasetemp() / "compiled"):
-        runner.run(*parse(*TINY, *places, "--eval_episodes=6"))
-        shutil.rmtree(folder / "data")
-        yield folder / "run"
+    runner.run(*parse(*TINY, *places, "--eval_episodes=6"))
+    shutil.rmtree(folder / "data")
+    return folder / "run"
 
 
 def test_the_last_three_checkpoints_give_the_numbers_of_training(trained: Path) -> None:

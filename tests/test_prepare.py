@@ -1,14 +1,13 @@
 """What a run needs before its policy trains: labels from a file, and rewards."""
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from train_helpers import TINY, compile_cache, parse, write_buffers
+from train_helpers import TINY, parse
 
 from appo_jax.data import dataset as datasets
 from appo_jax.data import minari_io, preferences
@@ -18,18 +17,7 @@ from appo_jax.types import InputError
 from experiments import controls, outputs, prepare
 from experiments.rewards import learn_rewards
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with compile_cache(tmp_path_factory.getbasetemp() / "compiled"):
-        yield
-
-
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    write_buffers(folder)
-    return folder
+pytestmark = pytest.mark.usefixtures("compiled")
 
 
 def test_labels_from_a_file(data_dir: Path, tmp_path: Path) -> None:

@@ -22,13 +22,14 @@ MUTANTS = {
     config_mutant: 60,
     metrics_mutant: 60,
 }
+ENDS = {"accepted", "warned of", "refused"}
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_mutants(mutant, tmp_path: Path) -> None:  # noqa: ANN001
     ends = run(mutant, MUTANTS[mutant], tmp_path)
-    assert set(ends) <= {"accepted", "warned of", "refused"}
+    assert set(ends) <= ENDS
     assert ends["refused"] >= 10
     assert ends["accepted"] + ends["warned of"] >= 10
     assert ends["warned of"] or mutant not in (episodes_mutant, labels_mutant)
@@ -40,4 +41,5 @@ def test_mutants(mutant, tmp_path: Path) -> None:  # noqa: ANN001
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_thousands_of_mutants(mutant, tmp_path: Path) -> None:  # noqa: ANN001
     ends = run(mutant, 20 * MUTANTS[mutant], tmp_path)
+    assert set(ends) <= ENDS
     print(f"\n{mutant.__name__}: {ends.total():,}, of them {dict(sorted(ends.items()))}")

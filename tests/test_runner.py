@@ -5,72 +5,35 @@ test_train.py has the real ones.
 """
 
 import dataclasses
-import hashlib
 import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 from train_helpers import (
     TASK,
     TINY,
-    compile_cache,
+    MadeUp,
     contents,
     metadata,
     parse,
     result,
+    signal_at,
     write_buffers,
 )
 
-from appo_jax import checkpoint, evaluation
+from appo_jax import checkpoint
 from appo_jax.data import preferences
-from appo_jax.policy import Policy
 from appo_jax.types import InputError
 from experiments import outputs, prepare, runner, signals
 
-
-class MadeUp:
-    """An evaluation that is over after some looks at it."""
-
-    looks = 2
-
-    def __init__(
-        self, _: Any, policy: Policy, env: str, seed: int, update: int, n: int, stop: bool
-    ):
-        leaves = b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(policy.state))
-        self._outcome = hashlib.sha256(leaves + f"{env} {seed} {update} {n}".encode()).digest()
-        self._left = self.looks
-
-    def done(self) -> bool:
-        self._left -= 1
-        return self._left < 0
-
-    def result(self) -> evaluation.Episodes:
-        numbers = np.frombuffer(self._outcome, np.uint8)
-        return evaluation.Episodes(numbers[:16] > 128, numbers[16:] > 128, numbers.astype(float))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    folder = tmp_path_factory.getbasetemp() / "compiled"
-    with compile_cache(folder), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation, "start", MadeUp)
-        patch.setattr(outputs, "plot", lambda path, *_: path.touch())  # the real one takes 0.5 s
-        yield
-
-
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    write_buffers(folder)
-    return folder
+pytestmark = pytest.mark.usefixtures("made_up")
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +190,7 @@ def test_signal_at_the_end_of_a_chunk(
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     for number, update in ((signal.SIGINT, 10), (signal.SIGTERM, 40)):
         with monkeypatch.context() as patch:
-            _signal_at(patch, update, number)
+            signal_at(patch, update, number)
             with pytest.raises(
                 signals.Stopped, match=f"stopped by {number.name} at update"
             ) as stop:
@@ -243,18 +206,6 @@ def test_signal_at_the_end_of_a_chunk(
     assert entry["wall_seconds"] >= clock["wall_seconds"]
 
 
-def _signal_at(patch: pytest.MonkeyPatch, update: int, *numbers: signal.Signals) -> None:
-    append = outputs.MetricsFile.append
-
-    def appending(file: outputs.MetricsFile, at: int, *args: Any) -> None:
-        append(file, at, *args)
-        if (at, args[0]) == (update, "train"):
-            for number in numbers:
-                signal.raise_signal(number)
-
-    patch.setattr(outputs.MetricsFile, "append", appending)
-
-
 def test_second_signal_acts_at_once(
     uninterrupted: Uninterrupted,
     start: Callable[..., Any],
@@ -262,7 +213,7 @@ def test_second_signal_acts_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with monkeypatch.context() as patch:
-        _signal_at(patch, 25, signal.SIGINT, signal.SIGINT)
+        signal_at(patch, 25, signal.SIGINT, signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             start(tmp_path)
     assert checkpoint.updates(tmp_path / "checkpoints" / "policy") == [20]
@@ -298,7 +249,7 @@ def test_keeps_what_an_evaluation_still_needs(
     for update in (25, 30, 35):  # each time before the evaluation at 20 is over
         with monkeypatch.context() as patch:
             patch.setattr(MadeUp, "looks", 10**9)
-            _signal_at(patch, update, signal.SIGINT)
+            signal_at(patch, update, signal.SIGINT)
             with pytest.raises(signals.Stopped):
                 start(tmp_path)
     assert checkpoint.updates(folder) == [20, 25, 30, 35]

@@ -5,7 +5,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,12 +14,10 @@ from train_helpers import (
     TASK,
     TINY,
     Command,
-    compile_cache,
     contents,
     metadata,
     parse,
     result,
-    write_buffers,
 )
 
 from experiments import outputs
@@ -30,11 +28,7 @@ SUMMARY_KEYS = (
 )
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    write_buffers(folder)
-    return folder
+pytestmark = pytest.mark.usefixtures("compiled")
 
 
 @dataclasses.dataclass
@@ -43,14 +37,6 @@ class Finished:
     workdir: Path
     lines: list[str]
     stderr: str
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where compiled programs are kept, for this process and for those it starts."""
-    folder = tmp_path_factory.getbasetemp() / "compiled"
-    with compile_cache(folder):
-        yield folder
 
 
 @pytest.fixture(scope="module")
