@@ -24,6 +24,27 @@ def uniform_fan_in(fan_in: int) -> Callable[..., jax.Array]:
     return init
 
 
+def orthogonal(key: jax.Array, shape: tuple[int, int], dtype: jnp.dtype = jnp.float32) -> jax.Array:
+    """Initialiser: a uniformly random matrix with orthonormal rows or columns, whichever are fewer.
+
+    Stewart, "The efficient generation of random orthogonal matrices" (1980): a product of
+    reflections of Gaussian vectors. Flax's initialiser has the same distribution, but with jaxlib
+    0.10.2 two QR decompositions in one program can wait for each other for ever on a CPU.
+    """
+    long, short = max(shape), min(shape)
+    vectors = jnp.tril(jax.random.normal(key, (long, short), dtype))
+    signs = jnp.where(jnp.diagonal(vectors) < 0, -1, 1).astype(dtype)
+
+    def reflect(index: jax.Array, matrix: jax.Array) -> jax.Array:
+        column = short - 1 - index
+        vector = vectors[:, column]
+        vector = vector.at[column].add(signs[column] * jnp.linalg.norm(vector))
+        return matrix - jnp.outer(2 / (vector @ vector) * vector, vector @ matrix)
+
+    matrix = jax.lax.fori_loop(0, short, reflect, jnp.eye(long, short, dtype=dtype)) * -signs
+    return matrix if shape[0] >= shape[1] else matrix.T
+
+
 class MLP(nn.Module):
     """`hidden_layers` layers of `hidden_dim` with LeakyReLU, then a linear layer.
 
@@ -48,7 +69,7 @@ class MLP(nn.Module):
 
     def _dense(self, features: int, name: str, inputs: jax.Array) -> jax.Array:
         if self.orthogonal:
-            kernel_init, bias_init = nn.initializers.orthogonal(), nn.initializers.zeros
+            kernel_init, bias_init = orthogonal, nn.initializers.zeros
         else:
             kernel_init = bias_init = uniform_fan_in(inputs.shape[-1])
         return nn.Dense(features, kernel_init=kernel_init, bias_init=bias_init, name=name)(inputs)

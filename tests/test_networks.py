@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from appo_jax.networks import MLP, squashed_gaussian
+from appo_jax.collect import sac
+from appo_jax.networks import MLP, orthogonal, squashed_gaussian
 
 
 def test_initialisation_is_uniform_in_one_over_root_fan_in() -> None:
@@ -18,6 +19,34 @@ def test_initialisation_is_uniform_in_one_over_root_fan_in() -> None:
         # A uniform on +-b has standard deviation b / sqrt(3).
         assert kernel.std() == pytest.approx(bound / 3**0.5, rel=0.1)
         assert np.abs(params[name]["bias"]).max() > 0
+
+
+@pytest.mark.parametrize("shape", [(256, 256), (42, 256), (256, 4), (1, 5), (1, 1)])
+def test_orthogonal_matrices_are_orthonormal(shape: tuple[int, int]) -> None:
+    matrix = np.asarray(orthogonal(jax.random.key(0), shape))
+    assert matrix.shape == shape
+    product = matrix @ matrix.T if shape[0] < shape[1] else matrix.T @ matrix
+    np.testing.assert_allclose(product, np.eye(min(shape)), atol=2e-6)
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (3, 2), (2, 4)])
+def test_orthogonal_matrices_are_uniform(shape: tuple[int, int]) -> None:
+    draw = jax.jit(jax.vmap(lambda key: orthogonal(key, shape)))
+    entries = draw(jax.random.split(jax.random.key(0), 20_000))
+    # A coordinate of a uniform point on a sphere in n dimensions: moments 0, 1/n, 3/(n (n + 2)).
+    n = max(shape)
+    np.testing.assert_allclose(np.mean(entries, axis=0), 0, atol=0.02)
+    np.testing.assert_allclose(np.mean(entries**2, axis=0), 1 / n, atol=0.01)
+    np.testing.assert_allclose(np.mean(entries**4, axis=0), 3 / (n * (n + 2)), atol=0.01)
+    np.testing.assert_allclose(np.mean(entries[:, 0, 0] * entries[:, 1, 1]), 0, atol=0.02)
+
+
+def test_initialisation_calls_no_lapack() -> None:
+    # Two decompositions in one program can hang on a CPU (`orthogonal`).
+    program = jax.jit(sac.init, static_argnums=(0, 2, 3)).lower(
+        sac.Config(), jax.random.key(0), 3, 1
+    )
+    assert "lapack" not in program.as_text()
 
 
 def test_hidden_layers_are_leaky() -> None:
