@@ -91,7 +91,7 @@ def _finished(
             f"--num_updates={num_updates}: {local.workdir} has {max(done)} updates already, "
             "expected at least as many; nothing was changed"
         )
-    written = outputs.read_json(local.workdir / "summary.json")
+    written = summary.read(local.workdir / "summary.json", len(runs))
     if written and written["runs"][0]["num_updates"] == num_updates == min(done):
         print(f"this run is finished; its results lie in {local.workdir}")
         return written

@@ -1,14 +1,26 @@
 """What a finished run leaves for people and for tables: summary.json and the learning curve."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from appo_jax.types import InputError
 from experiments import outputs
 from experiments.config import Experiment, Local
 
 LAST_EVALUATIONS = 5  # whose mean is the result, as in the paper
+_NUMBER, _OR_NONE = (int, float), (int, float, type(None))
+_SHOWN = {  # fields of an entry that a finished run shows again, and their types
+    "task": (str,),
+    "lam": _NUMBER,
+    "num_feedback": (int,),
+    "num_updates": (int,),
+    "num_evaluations_averaged": (int,),
+    "success_rate": _OR_NONE,
+    "return": _OR_NONE,
+}
 
 
 def write(
@@ -26,6 +38,30 @@ def write(
     summary = {"runs": entries}
     outputs.write_json(local.workdir / "summary.json", summary)
     return summary
+
+
+def read(path: Path, num_runs: int) -> dict[str, Any] | None:
+    """What `write` wrote, None if there is no such file. Raises InputError if it can't be that."""
+    if not path.exists():
+        return None
+    content = outputs.read_json(path)
+    entries = content.get("runs") if isinstance(content, dict) else None
+    if not isinstance(entries, list) or len(entries) != num_runs:
+        found = f"a list of {len(entries)}" if isinstance(entries, list) else "none"
+        raise _unreadable(path, f"a list 'runs' of {num_runs}", found)
+    for index, entry in enumerate(entries):
+        for field, types in _SHOWN.items():
+            value = entry.get(field, "missing") if isinstance(entry, dict) else "missing"
+            if value == "missing" or not isinstance(value, types):
+                raise _unreadable(path, f"a {field} of run {index}", repr(value))
+    return content
+
+
+def _unreadable(path: Path, expected: str, found: str) -> InputError:
+    return InputError(
+        f"{path}: found {found}, expected {expected}, as a run wrote it; without the file the same "
+        "command writes it again"
+    )
 
 
 def _label(run: Experiment, runs: Sequence[Experiment]) -> str:

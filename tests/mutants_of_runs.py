@@ -15,14 +15,16 @@ from mutants import JSON_VALUES, BadFlag, Draw, mutate_bytes, outcome, pick
 from test_flags import COUNTS, RATES
 from train_helpers import TINY, parse, write_buffers
 
-from experiments import cli, outputs, prepare, train
+from experiments import cli, controls, outputs, prepare, summary, train
 
 FLOAT32_MAX = 3.4028234663852886e38
 FLAG_VALUES = (
     *("-1", "0", "1", "2", "500", "501", "1000", "2147483647", "2147483648", "1" + "0" * 400),
     *("nan", "inf", "-inf", "0.0", "0.5", "1.5", "1e-30", "3e38", "1e39", "-0.5", ""),
-    *("text", "learned", "shuffled", "minmax", "raw", "two\nlines", "None"),
+    *("text", "learned", "shuffled", "negated", "minmax", "raw", "two\nlines", "None"),
+    *("1,2", "500,1000", "0.5,0", "1,1", "1,", ",", "0,-1", "1,nan"),
 )
+LISTS = ("lam", "num_feedback", "seed")  # flags of which every value is a run
 
 
 def whole(text: str) -> float:
@@ -58,9 +60,17 @@ def flag_rules() -> dict[str, Callable[[str], bool]]:
     rules |= dict.fromkeys(("tau", "reward_decay_rate"), lambda text: 0 < number(text) <= 1)
     rules["segment_length"] = lambda text: 1 <= whole(text) <= 500
     rules["dataset_size"] = lambda text: 1 <= whole(text) < 2**31 and whole(text) % 1000 == 0
-    rules["reward"] = lambda text: text in ("learned", "shuffled")
+    rules["reward"] = lambda text: text in controls.REWARDS
     rules["reward_scale"] = lambda text: text in ("minmax", "raw")
-    return rules
+    return rules | {name: each(rules[name]) for name in LISTS}
+
+
+def each(rule: Callable[[str], bool]) -> Callable[[str], bool]:
+    def of_list(text: str) -> bool:
+        words = text.split(",")
+        return all(map(rule, words)) and len(set(map(number, words))) == len(words)
+
+    return of_list
 
 
 def data_dir(shared: Path) -> Path:
@@ -85,10 +95,11 @@ def flags_mutant(draw: Draw, _: Path, shared: Path) -> str:
     assert (refusal is None) == (not wrong and not unknown), (refusal, wrong)
     if refusal:
         return "refused"
-    experiment = found[0][0]
-    for name in ("lam", "discount", "tau", "tie_threshold", "label_noise"):
+    runs = found[0]
+    for name in (*LISTS, "discount", "tau", "tie_threshold", "label_noise"):
         if name in given_flags:
-            assert getattr(experiment, name) == float(given_flags[name])
+            given = [float(word) for word in given_flags[name].split(",")]
+            assert list(dict.fromkeys(getattr(run, name) for run in runs)) == given
     return "accepted"
 
 
@@ -158,3 +169,39 @@ def metrics_mutant(draw: Draw, folder: Path, _: Path) -> str:
         assert (refusal is None) == readable, refusal
         assert refusal or len(found.rows) == 3
     return "refused" if refusal else "accepted"
+
+
+def summary_mutant(draw: Draw, folder: Path, _: Path) -> str:
+    entry: dict[str, Any] = {"task": "sweep-v3", "seed": 0, "lam": 0.03, "num_feedback": 100}
+    entry |= {"num_updates": 400, "num_evaluations_averaged": 2, "success_rate": 5.0, "return": 1.5}
+    content: Any = {"runs": [entry, {**entry, "seed": 1}]}
+    kind = pick(draw, ("none", "field", "field", "entry", "runs", "whole", "bytes"))
+    readable = True
+    value = pick(draw, JSON_VALUES)
+    match kind:
+        case "field":
+            name = pick(draw, sorted(entry))
+            content["runs"][1][name] = value
+            types = {"task": str, "lam": int | float, "seed": object}
+            types |= dict.fromkeys(("success_rate", "return"), int | float | None)
+            readable = isinstance(value, types.get(name, int))
+        case "entry":
+            content["runs"][1] = value
+            readable = False
+        case "runs":
+            content["runs"] = value
+            readable = False
+        case "whole":
+            content, readable = value, False
+    text = json.dumps(content).encode()
+    if kind == "bytes":
+        text = mutate_bytes(draw, text)
+    path = folder / "summary.json"
+    path.write_bytes(text)
+    found, refusal = outcome(lambda: summary.read(path, 2), str(path))
+    if kind != "bytes":
+        assert (refusal is None) == readable, refusal
+    if refusal:
+        return "refused"
+    summary.table(found["runs"])  # what the end of a run does with it
+    return "accepted"

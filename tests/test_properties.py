@@ -11,7 +11,7 @@ import pytest
 from mutants import run
 from mutants_of_data import episodes_mutant, lire_mutant, minari_mutant
 from mutants_of_labels import labels_mutant
-from mutants_of_runs import config_mutant, flags_mutant, metrics_mutant
+from mutants_of_runs import config_mutant, flags_mutant, metrics_mutant, summary_mutant
 
 MUTANTS = {
     episodes_mutant: 100,
@@ -21,6 +21,7 @@ MUTANTS = {
     flags_mutant: 100,
     config_mutant: 60,
     metrics_mutant: 60,
+    summary_mutant: 60,
 }
 ENDS = {"accepted", "warned of", "refused"}
 
