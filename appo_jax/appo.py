@@ -41,6 +41,8 @@ class Config:
 
     hidden_layers, hidden_dim, negative_slope: of critics, value and actor.
     batch_size, num_pairs, segment_length: transitions, and pairs of segments, of one update.
+    pairwise_error: the critics' error is that of pairs of segments, as in the paper; False takes
+    `losses.segment_error`, for environments that can terminate.
     *_learning_rate: Adam's. initial_temperature: alpha at the start.
     log_std_min, log_std_max: the actor's log standard deviation is clamped to them.
     """
@@ -51,6 +53,7 @@ class Config:
     batch_size: int = 256
     num_pairs: int = 16
     segment_length: int = 25
+    pairwise_error: bool = True
     critic_learning_rate: float = 3e-4
     value_learning_rate: float = 3e-4
     actor_learning_rate: float = 3e-5
@@ -206,19 +209,20 @@ def _update_critics(
         ]
     )
     batch_size = len(actions)
+    error_of = losses.pair_error if config.pairwise_error else losses.segment_error
 
     def loss(critic_params: Params) -> tuple[jax.Array, Metrics]:
         q = forward(critic, critic_params, inputs)[:, 0]
         q_policy, q_data, q_segments = jnp.split(q, [batch_size, 2 * batch_size])
         adversarial = losses.adversarial_loss(q_policy, q_data)
-        error = losses.pair_error(
+        error = error_of(
             q_segments.reshape(pairs.rewards.shape), next_values, pairs.rewards, discounts
         )
         total = losses.critic_loss(state.lam, adversarial, error)
         metrics = {
             "critic/loss": total,
             "critic/adversarial": adversarial,
-            "critic/pair_error": error,
+            f"critic/{error_of.__name__}": error,
             "critic/q_mean": jnp.mean(q_data),
         }
         return total, metrics

@@ -32,10 +32,28 @@ def pair_error(
     q, next_values, rewards, discounts: `[pairs, 2, length]`; next_values are V(s_{l+1}).
     Returns a scalar.
     """
+    td_errors = _summed_td_errors(q, next_values, rewards, discounts)
+    return jnp.mean(jnp.abs(td_errors[:, 0] - td_errors[:, 1]))
+
+
+def segment_error(
+    q: jax.Array, next_values: jax.Array, rewards: jax.Array, discounts: jax.Array
+) -> jax.Array:
+    """Mean over segments of the same sum's absolute value, for environments that can terminate.
+
+    `pair_error` is the same for r_hat + c, and so decides not whether going on is worth more than
+    ending; this takes r_hat at its word. Not in the paper, whose episodes all have one length.
+    Arguments as there.
+    """
+    return jnp.mean(jnp.abs(_summed_td_errors(q, next_values, rewards, discounts)))
+
+
+def _summed_td_errors(
+    q: jax.Array, next_values: jax.Array, rewards: jax.Array, discounts: jax.Array
+) -> jax.Array:
     chex.assert_shape(q, (None, 2, None))
     chex.assert_equal_shape([q, next_values, rewards, discounts])
-    td_errors = jnp.sum(q - discounts * next_values - rewards, axis=-1)
-    return jnp.mean(jnp.abs(td_errors[:, 0] - td_errors[:, 1]))
+    return jnp.sum(q - discounts * next_values - rewards, axis=-1)
 
 
 def critic_loss(lam: jax.Array | float, adversarial: jax.Array, error: jax.Array) -> jax.Array:

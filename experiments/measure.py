@@ -90,11 +90,11 @@ def compile_figure(rounds: int, _: int) -> list[Row]:
 
 def memory_figure(_: int, __: int) -> list[Row]:
     """Peak memory of five runs on the large set, above that of Python with JAX loaded."""
-    code = "from experiments.measure import peak_memory; print(peak_memory({}))"
+    code = "from experiments.measure import peak_memory; print(peak_memory({}, {}))"
     peaks = [
         float(
             subprocess.run(
-                [sys.executable, "-c", code.format(num_runs)],
+                [sys.executable, "-c", code.format(num_runs, LARGE)],
                 stdout=subprocess.PIPE,
                 check=True,
                 text=True,
@@ -108,14 +108,14 @@ def memory_figure(_: int, __: int) -> list[Row]:
     ]
 
 
-def peak_memory(num_runs: int) -> int:
+def peak_memory(num_runs: int, num_transitions: int) -> int:
     """Bytes that this process has had in memory at most, after two updates of some runs.
 
     With the making of the data set, whose host copy is gone once it is on the device.
     """
     jax.block_until_ready(jnp.zeros(1))
     if num_runs:
-        store, view = random_store(LARGE)
+        store, view = random_store(num_transitions)
         rewards = [jnp.full(len(store.actions), run, jnp.float32) for run in range(num_runs)]
         store = store.replace(rewards=jnp.concatenate(rewards))
         del rewards

@@ -130,6 +130,12 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     integer("eval_interval", 5_000, "updates between evaluations")
     integer("eval_episodes", 50, "episodes of one evaluation")
     boolean = functools.partial(flags.DEFINE_boolean, flag_values=values)
+    boolean(
+        "pairwise_error",
+        None,
+        "critics compare segments in pairs, as in the paper, not each with r_hat itself; default: "
+        "with --task, whose episodes have one length",
+    )
     boolean("eval_stop_at_success", False, "end an episode at its first success: no true return")
     integer("chunk_updates", 500, "updates between two looks at the host")
     string("batch_runs", "auto", "runs of a grid together (vmap), in turn (map), or what suits")
@@ -201,6 +207,7 @@ def experiments_from_flags(values: flags.FlagValues) -> tuple[list[Experiment], 
             f"{len(tasks)}"
         )
     counts = _label_counts(values, preferences)
+    pairwise = values.env is None if values.pairwise_error is None else values.pairwise_error
     runs = [
         Experiment(
             algorithm="appo",
@@ -217,7 +224,9 @@ def experiments_from_flags(values: flags.FlagValues) -> tuple[list[Experiment], 
             discount=values.discount,
             tau=values.tau,
             policy=appo.Config(
-                segment_length=values.segment_length, **_fields(values, "", _POLICY_FLAGS)
+                segment_length=values.segment_length,
+                pairwise_error=pairwise,
+                **_fields(values, "", _POLICY_FLAGS),
             ),
             reward_model=reward_model.Config(
                 reward_scale=values.reward_scale, **_fields(values, "reward_", _REWARD_FLAGS)
@@ -358,7 +367,8 @@ def describe(runs: Sequence[Experiment], local: Local) -> str:
         else f"{first.reward}; {reward.ensemble_size} networks of {reward.hidden_layers} x "
         f"{reward.hidden_dim}, {reward.num_epochs} epochs, scale {reward.reward_scale}",
         "policy": f"{first.algorithm}; networks of {policy.hidden_layers} x "
-        f"{policy.hidden_dim}, {first.num_updates:,} updates",
+        f"{policy.hidden_dim}, {first.num_updates:,} updates, "
+        f"error of {'pairs of segments' if policy.pairwise_error else 'each segment'}",
         "evaluation": f"{first.eval_episodes} episodes every {first.eval_interval:,} "
         f"updates, {local.num_workers} workers",
         "device": _device(),

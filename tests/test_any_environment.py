@@ -118,6 +118,12 @@ def test_bad_flags(change: dict[str, str], message: str, data_dir: Path) -> None
         parse(*(f"{name}={value}" for name, value in (named | change).items()))
 
 
+def test_the_error_of_each_segment_is_the_default(data_dir: Path) -> None:
+    given = flags("Pendulum-v1", PENDULUM, data_dir)
+    assert not parse(*given)[0][0].policy.pairwise_error
+    assert parse(*given, "--pairwise_error")[0][0].policy.pairwise_error
+
+
 def test_default_folder(data_dir: Path) -> None:
     (run,), local = parse(*flags("Pendulum-v1", PENDULUM, data_dir))
     assert local.workdir == Path("runs") / "Pendulum-v1" / "appo" / run.digest()

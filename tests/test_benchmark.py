@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from appo_jax import appo
 from experiments import benchmark, blocks, measure
+
+SMALL_CONFIG = appo.Config(hidden_layers=1, hidden_dim=8, batch_size=4, num_pairs=2)
 
 
 def run(*flags: str) -> subprocess.CompletedProcess[str]:
@@ -34,6 +37,7 @@ def test_prints_and_writes(tmp_path: Path) -> None:
 
 
 def test_without_torch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(blocks, "CONFIG", SMALL_CONFIG)
     find_spec = benchmark.importlib.util.find_spec
     monkeypatch.setattr(
         benchmark.importlib.util,
@@ -99,19 +103,21 @@ def test_the_products_of_an_update_are_those_of_the_program() -> None:
 
 
 def test_figures_of_many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "CONFIG", SMALL_CONFIG)
     monkeypatch.setattr(measure, "SMALL", 1000)
     monkeypatch.setattr(measure, "LARGE", 2000)
     monkeypatch.setattr(blocks, "PAUSE", 0)
     rows = measure.runs_figure(1, 2, counts=(1, 2))
     assert [row["name"] for row in rows] == ["1 runs", "1 x products", "2 runs", "2 x products"]
+    gflop = sum(2e-9 * m * k * n for m, k, n in blocks.matrix_products())
     for row in rows:
         assert row["updates_per_second"] == pytest.approx(1e3 / row["median"])
-        assert row["gflop_per_second"] == pytest.approx(3.1274 / row["median"] * 1e3, rel=1e-3)
+        assert row["gflop_per_second"] == pytest.approx(gflop / row["median"] * 1e3)
     assert rows[0]["fraction_of_products"] == rows[1]["median"] / rows[0]["median"]
     sizes = measure.size_figure(1, 1)
     assert [row["name"] for row in sizes] == ["1,000 transitions", "2,000 transitions"]
     (memory,) = measure.memory_figure(1, 1)
-    assert memory["median"] > 0.005  # five states alone; not the peak of this process
+    assert 0 < memory["median"] < 1  # and not the peak of this process
     told = measure.saturation(
         [
             {"figure": "runs", "name": f"{n} runs", "updates_per_second": rate}

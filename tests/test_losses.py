@@ -56,6 +56,22 @@ def test_a_termination_cuts_the_bootstrap_and_the_cancellation() -> None:
     assert losses.pair_error(Q, NEXT_VALUES + 1, REWARDS, discounts) != pytest.approx(1.2)
 
 
+def test_segment_error_by_hand() -> None:
+    # (|-0.8| + |0|) / 2 = 0.4.
+    assert losses.segment_error(Q, NEXT_VALUES, REWARDS, DISCOUNTS) == pytest.approx(0.4)
+
+
+def test_pairs_do_not_tell_what_a_step_is_worth() -> None:
+    """They are the same for every r_hat + c, terminations or not; single segments are not."""
+    discounts = DISCOUNTS.at[0, 0, 1].set(0.0)
+    for shift in (-1.0, 3.0):
+        pairs = losses.pair_error(Q, NEXT_VALUES, REWARDS + shift, discounts)
+        assert pairs == pytest.approx(1.2, abs=1e-5)
+    # Sums 1.2 - 2 * 3 and 0 - 2 * 3: (4.8 + 6) / 2 = 5.4.
+    segments = losses.segment_error(Q, NEXT_VALUES, REWARDS + 3, discounts)
+    assert segments == pytest.approx(5.4, abs=1e-5)
+
+
 def test_value_loss_by_hand() -> None:
     # Targets are min(2, 1) = 1 and min(3, 5) = 3; ((1 - 1)^2 + (2 - 3)^2) / 2 = 0.5.
     values, target_q = jnp.array([1.0, 2.0]), jnp.array([[2.0, 3.0], [1.0, 5.0]])
