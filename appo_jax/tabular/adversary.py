@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-# Of the quadratic penalty, relative to lambda / R. Found by trying 0.3 to 30: the objective after
-# 100 steps from a cold start was lowest, over small and large lambda, near this.
+# Of the quadratic penalty, relative to lambda / upper (upper is R, in Algorithm 1 R / H). Found by
+# trying 0.3 to 30: the objective after 100 steps from a cold start was lowest, over small and large
+# lambda, near this.
 PENALTY = 3.0
 
 

@@ -129,9 +129,10 @@ def estimated_regret(mdp: MDP, optimal: jax.Array, run: Run) -> jax.Array:
 
 
 def regret_bound(bound: float, horizon: int, num_actions: int, num_iterations: int) -> float:
-    """R H sqrt(2 T log|A|), the bound on (III) summed over the iterations.
+    """R H sqrt(2 T log|A|), the bound on the sum over t of `estimated_regret`.
 
     Differs from the paper: it prints R H sqrt(T log|A| / 2), but its sum log|A| / eta +
-    eta R^2 T / 2 at the stated eta is twice that, and there are runs between the two.
+    eta R^2 T / 2 at the stated eta is twice that, and there are runs between the two. As the scores
+    lie in [0, R], Hoeffding's lemma gives eta R^2 T / 8 for the second term: 5/8 of this bound.
     """
     return bound * horizon * math.sqrt(2 * num_iterations * math.log(num_actions))

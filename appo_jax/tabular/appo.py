@@ -3,7 +3,8 @@
     run = appo.optimise(model, unlabelled_half, lam, num_iterations=1024)
     suboptimality = value(mdp, optimal) - mixture_value(mdp, run.policies)
 
-Here lambda multiplies the pair loss; the practical Algorithm 4 has its reciprocal.
+Here lambda multiplies the pair loss; the lambda of the practical Algorithm 4 multiplies the other
+term and corresponds to H / lambda (docs/theory.md, last section).
 """
 
 import functools

@@ -47,8 +47,8 @@ def freehand(
 
     Plausible are the r of `rewards` `[n, H, S, A]` with L_R(r) at most `reward_width` (zeta) above
     the least in the class, and the P of `transitions` `[k, H, S, A, S]` likewise. The policy is the
-    best deterministic one. V^mu_r is the mean of r over D_traj. Of `mdp` only the initial
-    distribution and the shapes are read.
+    best deterministic one; a randomised one can have a better worst case. V^mu_r is the mean of r
+    over D_traj. Of `mdp` only the initial distribution and the shapes are read.
     """
     chex.assert_equal_shape_prefix([rewards[0], transitions[0]], 3)
     policies = deterministic_policies(*mdp.reward.shape)

@@ -119,9 +119,10 @@ def lure(
 
 @jax.jit
 def mixture_reference(mdp: MDP, share: jax.Array | float) -> jax.Array:
-    """mu: the optimal action with probability `share`, else a uniform one; `[H, S, A]`.
+    """The reference policy mu = share pi* + (1 - share) Unif(A), `[H, S, A]`.
 
-    Its C_TR is (share + (1 - share) / A)^-H on the paths of the optimal policy.
+    share, at least -1 / (A - 1): a number, or an array that broadcasts against `[H, S, A]`. Below 0
+    the optimal action is the rarest. For a number C_TR is (share + (1 - share) / A)^-H.
     """
     return share * optimal_policy(mdp) + (1 - share) * uniform_policy(mdp)
 

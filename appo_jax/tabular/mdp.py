@@ -22,7 +22,8 @@ from flax import struct
 class MDP(struct.PyTreeNode):
     """An episodic MDP with H steps, S states and A actions.
 
-    transition: `[H, S, A, S]`, P_h(s' | s, a). The last step's leads nowhere and is never read.
+    transition: `[H, S, A, S]`, P_h(s' | s, a). Nothing depends on the last step's, but
+        `q_values`, `occupancy` and sampling multiply by it: it must be finite.
     reward: `[H, S, A]`; the true one lies in [0, R / H].
     initial: `[S]`, distribution of s_1.
     bound: R, the bound on a trajectory's return (static).
@@ -140,8 +141,9 @@ def trajectory_concentrability(mdp: MDP, policy: jax.Array, reference: jax.Array
         ahead = jnp.max(jnp.where(transition > 0, best, 0), axis=-1)
         return jnp.max(jnp.where(ratio > 0, ratio * ahead, 0), axis=-1), None
 
-    start = jnp.ones_like(mdp.initial)
-    best, _ = jax.lax.scan(step, start, (mdp.transition, ratio), reverse=True, unroll=True)
+    last = jnp.max(ratio[-1], axis=-1)
+    earlier = (mdp.transition[:-1], ratio[:-1])
+    best, _ = jax.lax.scan(step, last, earlier, reverse=True, unroll=True)
     return jnp.max(jnp.where(mdp.initial > 0, best, 0))
 
 
