@@ -224,7 +224,7 @@ def _checks(figures: Mapping[str, Figure]) -> list[str]:
         ),
         (
             "C_ST / C_TR: at most {:.3f} (theory: not above 1)",
-            [found["c_st"] / found["c_tr"] for found in everywhere],
+            [found["c_st_over_c_tr"] for found in everywhere],
         ),
     )
     return [text.format(np.max(np.concatenate(values))) for text, values in checks if values]
@@ -263,14 +263,15 @@ def draw(path: Path, figure: Figure, quantities: Sequence[str], title: str) -> N
     axes = canvas.add_subplot()
     settings, places = figure.finite()
     curves = {quantity: figure.curve(quantity) for quantity in quantities}
-    logs = all(np.all(means[places] > 0) for means, _ in curves.values()) and bool(places)
+    powers = {quantity: exponent_of(figure.name, quantity) for quantity in quantities}
+    logs = any(powers.values()) and all(np.all(means[places] > 0) for means, _ in curves.values())
     for quantity, (means, errors) in curves.items():
         if not places:
             axes.errorbar(
                 figure.settings, means, 2 * errors, fmt="o", capsize=3, label=shown(quantity)
             )
             continue
-        exponent = exponent_of(figure.name, quantity) if logs else None
+        exponent = powers[quantity] if logs else None
         label = shown(quantity)
         if exponent is not None:
             label += f" (slope {figure.slope(quantity, False):+.2f}, bound {exponent:+.1f})"

@@ -213,7 +213,7 @@ def measure(
         "pe_bound": jnp.mean(pe_bound),
         "pe_excess": jnp.max(pe_regret - pe_bound),
         "c_tr": c_tr,
-        "c_st": c_st,
+        "c_st_over_c_tr": c_st / c_tr,
     }
 
 

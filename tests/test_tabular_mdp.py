@@ -67,8 +67,7 @@ def test_occupancy_and_concentrability_by_hand() -> None:
 
 
 def test_paths_that_the_mdp_forbids_do_not_count() -> None:
-    # Both actions of state 1, which the policy never reaches from state 0 by action 0, have ratio
-    # far above 1.
+    # In state 1, which the policy never reaches, its action has ratio 100.
     found = _by_hand()
     stay = jnp.array([[[1.0, 0], [1, 0]]] * 2)
     reference = jnp.array([[[0.5, 0.5], [0.01, 0.99]]] * 2)
@@ -77,6 +76,16 @@ def test_paths_that_the_mdp_forbids_do_not_count() -> None:
     never = reference.at[1, 0].set(jnp.array([0.0, 1.0]))
     assert mdp.trajectory_concentrability(found, stay, never) == jnp.inf
     assert mdp.step_concentrability(found, stay, never) == jnp.inf
+
+
+def test_the_last_step_s_transition_does_not_matter() -> None:
+    found, policy, reference = _garnet(0)
+    other = found.replace(transition=found.transition.at[-1].set(0.0))
+    for function in (mdp.trajectory_concentrability, mdp.step_concentrability):
+        expected = function(found, policy, reference)
+        np.testing.assert_allclose(function(other, policy, reference), expected, rtol=EXACT)
+    np.testing.assert_allclose(mdp.q_values(other, policy), mdp.q_values(found, policy))
+    np.testing.assert_allclose(mdp.occupancy(other, policy), mdp.occupancy(found, policy))
 
 
 @pytest.mark.parametrize("seed", range(5))
