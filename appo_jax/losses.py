@@ -41,7 +41,7 @@ def segment_error(
 ) -> jax.Array:
     """Mean over segments of the same sum's absolute value, for environments that can terminate.
 
-    `pair_error` is the same for r_hat + c, and so decides not whether going on is worth more than
+    `pair_error` is the same for r_hat + c, and so leaves open whether going on is worth more than
     ending; this takes r_hat at its word. Not in the paper, whose episodes all have one length.
     Arguments as there.
     """

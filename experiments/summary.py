@@ -51,9 +51,10 @@ def read(path: Path, num_runs: int) -> dict[str, Any] | None:
         raise _unreadable(path, f"a list 'runs' of {num_runs}", found)
     for index, entry in enumerate(entries):
         for field, types in _SHOWN.items():
-            value = entry.get(field, "missing") if isinstance(entry, dict) else "missing"
-            if value == "missing" or not isinstance(value, types):
-                raise _unreadable(path, f"a {field} of run {index}", repr(value))
+            known = isinstance(entry, dict) and field in entry
+            if not known or not isinstance(entry[field], types):
+                found = repr(entry[field]) if known else "none"
+                raise _unreadable(path, f"a {field} of run {index}", found)
     return content
 
 
