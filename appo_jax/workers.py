@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
+import jax
+
 # The libraries read these when they are first imported, so they are set before a worker starts.
 _WORKER_ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
@@ -67,6 +69,8 @@ class _Context(multiprocessing.context.SpawnContext):
 def _start_worker() -> None:
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
+    # A policy's small batches wait longer for XLA's thread to wake up than for their result.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
     threading.Thread(target=_die_with_parent, daemon=True).start()
 
 

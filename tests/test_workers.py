@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import os
+import resource
 import select
 import signal
 import time
@@ -12,6 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from appo_jax import workers
@@ -52,6 +54,23 @@ def test_a_worker_sees_the_cpu_and_one_thread(pool: ProcessPoolExecutor) -> None
     if Path("/proc/self/task").is_dir():
         assert found["xla_threads"] == 1
     assert dict(os.environ) == before  # the parent keeps its own
+
+
+def _waits(calls: int) -> int:
+    import jax
+    import jax.numpy as jnp
+
+    matrix = jnp.ones((256, 256))
+    product = jax.jit(lambda matrix: matrix @ matrix)
+    np.asarray(product(matrix))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+    for _ in range(calls):
+        np.asarray(product(matrix))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before
+
+
+def test_a_worker_computes_without_waiting_for_another_thread(pool: ProcessPoolExecutor) -> None:
+    assert pool.submit(_waits, 200).result() < 20
 
 
 def _keep(value: Any) -> list[Any]:
