@@ -4,6 +4,7 @@ They start from PyTorch's default initialisation of a linear layer, as the codeb
 follows do: weight and bias uniform in +-1 / sqrt(fan_in). SAC's start orthogonal.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeAlias, cast
 
@@ -45,6 +46,46 @@ def orthogonal(key: jax.Array, shape: tuple[int, int], dtype: jnp.dtype = jnp.fl
     return matrix if shape[0] >= shape[1] else matrix.T
 
 
+# With so many rows, a network's matrices have their rows last. One of a layer's three products is
+# over the first axes of two matrices, which XLA is slow at on a CPU: with rows first it is the
+# gradient of the weights, with rows last the forward product, where one of the two is small.
+_ROWS_LAST = 512
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def leaky_relu(inputs: jax.Array, negative_slope: float) -> jax.Array:
+    """`inputs` where positive, elsewhere `negative_slope` times them.
+
+    The gradient at 0 is that of the negative side, as PyTorch's.
+    """
+    return jnp.where(inputs > 0, inputs, negative_slope * inputs)
+
+
+@leaky_relu.defjvp
+def _leaky_relu_jvp(
+    negative_slope: float, primals: tuple[jax.Array], tangents: tuple[jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    # Signs are read off the outputs, so that the inputs needn't be kept for the way back.
+    outputs = leaky_relu(*primals, negative_slope)
+    return outputs, tangents[0] * jnp.where(outputs > 0, 1, negative_slope)
+
+
+class _Linear(nn.Module):
+    """A linear layer, `[rows, input_dim]` to `[rows, features]`, or both transposed."""
+
+    features: int
+    kernel_init: Callable[..., jax.Array]
+    bias_init: Callable[..., jax.Array]
+    rows_last: bool
+
+    @nn.compact
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        input_dim = inputs.shape[0 if self.rows_last else 1]
+        kernel = self.param("kernel", self.kernel_init, (input_dim, self.features))
+        bias = self.param("bias", self.bias_init, (self.features,))
+        return kernel.T @ inputs + bias[:, None] if self.rows_last else inputs @ kernel + bias
+
+
 class MLP(nn.Module):
     """`hidden_layers` layers of `hidden_dim` with LeakyReLU, then a linear layer.
 
@@ -61,18 +102,22 @@ class MLP(nn.Module):
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """Apply the network."""
-        hidden = inputs
+        hidden = inputs.reshape(-1, inputs.shape[-1])
+        rows_last = len(hidden) >= _ROWS_LAST
+        hidden = hidden.T if rows_last else hidden
         for layer in range(self.hidden_layers):
-            hidden = self._dense(self.hidden_dim, f"hidden_{layer}", hidden)
-            hidden = nn.leaky_relu(hidden, self.negative_slope)
-        return self._dense(self.output_dim, "output", hidden)
+            hidden = self._linear(self.hidden_dim, f"hidden_{layer}", hidden, rows_last)
+            hidden = leaky_relu(hidden, self.negative_slope)
+        outputs = self._linear(self.output_dim, "output", hidden, rows_last)
+        outputs = outputs.T if rows_last else outputs
+        return outputs.reshape(*inputs.shape[:-1], self.output_dim)
 
-    def _dense(self, features: int, name: str, inputs: jax.Array) -> jax.Array:
+    def _linear(self, features: int, name: str, inputs: jax.Array, rows_last: bool) -> jax.Array:
         if self.orthogonal:
             kernel_init, bias_init = orthogonal, nn.initializers.zeros
         else:
-            kernel_init = bias_init = uniform_fan_in(inputs.shape[-1])
-        return nn.Dense(features, kernel_init=kernel_init, bias_init=bias_init, name=name)(inputs)
+            kernel_init = bias_init = uniform_fan_in(inputs.shape[0 if rows_last else 1])
+        return _Linear(features, kernel_init, bias_init, rows_last, name=name)(inputs)
 
 
 def forward(network: MLP, params: Params, inputs: jax.Array) -> jax.Array:

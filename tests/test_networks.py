@@ -1,12 +1,16 @@
 """The networks' shapes, initialisation and the squashed Gaussian's density."""
 
+from typing import Any
+
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from appo_jax import networks
 from appo_jax.collect import sac
-from appo_jax.networks import MLP, orthogonal, squashed_gaussian
+from appo_jax.networks import MLP, leaky_relu, orthogonal, squashed_gaussian
 
 
 def test_initialisation_is_uniform_in_one_over_root_fan_in() -> None:
@@ -58,6 +62,37 @@ def test_hidden_layers_are_leaky() -> None:
         }
     }
     np.testing.assert_allclose(network.apply(params, jnp.array([[-2.0], [2.0]])), [[-0.5], [2.0]])
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.25])
+def test_the_slope_at_zero_is_the_negative_sides(slope: float) -> None:
+    inputs = jnp.array([-3.0, -1e-30, 0.0, 1e-30, 3.0])
+    gradients = jax.vmap(jax.grad(lambda x: leaky_relu(x, slope)))(inputs)
+    np.testing.assert_array_equal(gradients, [slope, slope, slope, 1, 1])
+    _, tangents = jax.jvp(lambda x: leaky_relu(x, slope), (inputs,), (2 * jnp.ones(5),))
+    np.testing.assert_array_equal(tangents, 2 * gradients)
+
+
+@pytest.mark.parametrize("shape", [(3,), (5, 3), (0, 3), (2, 4, 3)])
+def test_many_rows_are_what_few_are(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = MLP(2, 16, 4)
+    inputs = jax.random.normal(jax.random.key(1), shape)
+    outcomes = []
+    for rows_last in (1000, 0):
+        monkeypatch.setattr(networks, "_ROWS_LAST", rows_last)
+        params = network.init(jax.random.key(0), inputs)
+
+        def loss(params: Any, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
+            outputs = network.apply(params, inputs)
+            return jnp.sum(jnp.sin(outputs)), outputs
+
+        gradients, outputs = jax.grad(loss, argnums=(0, 1), has_aux=True)(params, inputs)
+        assert outputs.shape == (*shape[:-1], 4)
+        outcomes.append((params, outputs, gradients))
+    chex.assert_trees_all_equal(outcomes[0][0], outcomes[1][0])
+    chex.assert_trees_all_close(*outcomes, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
