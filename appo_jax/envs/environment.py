@@ -33,21 +33,26 @@ class Outcome(NamedTuple):
 
 
 class ActionScale(NamedTuple):
-    """Between an environment's actions, from `low` to `high`, `[action_dim]` each, and [-1, 1]."""
+    """Between [-1, 1] and an environment's actions, in `centre` +- `half_range`, `[action_dim]`."""
 
-    low: np.ndarray
-    high: np.ndarray
+    centre: np.ndarray
+    half_range: np.ndarray
+
+    @classmethod
+    def between(cls, low: np.ndarray, high: np.ndarray) -> "ActionScale":
+        """That of the environment's lowest and highest actions."""
+        return cls((high + low) / 2, (high - low) / 2)
 
     def to_raw(self, actions: np.ndarray) -> np.ndarray:
         """The environment's actions, `[..., action_dim]`, of ones in [-1, 1]."""
-        return (self.high + self.low) / 2 + (self.high - self.low) / 2 * actions
+        return self.centre + self.half_range * actions
 
     def to_unit(self, actions: np.ndarray) -> np.ndarray:
         """The environment's actions, `[..., action_dim]`, in [-1, 1]; beyond it where they were.
 
         What rounding alone puts beyond is put back.
         """
-        unit = (actions - (self.high + self.low) / 2) / ((self.high - self.low) / 2)
+        unit = (actions - self.centre) / self.half_range
         inside = np.abs(unit) <= 1 + _ROUNDING
         return np.where(inside, np.clip(unit, -1, 1), unit).astype(np.float32)
 
@@ -67,7 +72,8 @@ class Environment:
         self.observation_dim = int(np.prod(observation_space.shape or ()))
         self.action_dim = int(np.prod(action_space.shape or ()))
         self._action_shape = action_space.shape
-        self.actions = ActionScale(*((-one, one) if self._is_meta_world else bounds(self._env)))
+        limits = (-one, one) if self._is_meta_world else bounds(self._env)
+        self.actions = ActionScale.between(*limits)
 
     def reset(self, seed: int) -> np.ndarray:
         """The first observation of an episode, `[observation_dim]` float32."""
