@@ -26,6 +26,8 @@ from appo_jax.types import InputError
 from experiments.cli import available_cores, parse_flags
 from experiments.collect import check_flags
 
+GROUPS = 5  # for each worker: with two, the 50 episodes of the paper's evaluations
+
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
@@ -87,14 +89,14 @@ def _measure_once(
     seconds = list(executor.map(_step_at_random, plans))
     bare_random = num_workers * len(plans) * meta_world.HORIZON / sum(seconds)
 
-    policy, episodes_each = _untrained(), num_workers * evaluation.GROUP_SIZE
+    policy, num_episodes = _untrained(), num_workers * GROUPS * evaluation.GROUP_SIZE
     clock = time.perf_counter()
-    evaluation.start(executor, policy, task, seed, 0, episodes_each).result()
-    evaluated = episodes_each * meta_world.HORIZON / (time.perf_counter() - clock)
+    evaluation.start(executor, policy, task, seed, 0, num_episodes).result()
+    evaluated = num_episodes * meta_world.HORIZON / (time.perf_counter() - clock)
 
-    seeds = [evaluation.episode_seed(seed, 0, episode) for episode in range(episodes_each)]
+    seeds = [evaluation.episode_seed(seed, 0, episode) for episode in range(num_episodes)]
     seconds = list(executor.map(_step_as_policy, [policy] * len(seeds), [task] * len(seeds), seeds))
-    bare_evaluated = num_workers * episodes_each * meta_world.HORIZON / sum(seconds)
+    bare_evaluated = num_workers * num_episodes * meta_world.HORIZON / sum(seconds)
     return Rates(whole, warm, bare, bare_random, evaluated, bare_evaluated)
 
 
