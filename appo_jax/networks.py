@@ -74,15 +74,18 @@ class _Linear(nn.Module):
     """A linear layer, `[rows, input_dim]` to `[rows, features]`, or both transposed."""
 
     features: int
-    kernel_init: Callable[..., jax.Array]
-    bias_init: Callable[..., jax.Array]
+    orthogonal: bool
     rows_last: bool
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
         input_dim = inputs.shape[0 if self.rows_last else 1]
-        kernel = self.param("kernel", self.kernel_init, (input_dim, self.features))
-        bias = self.param("bias", self.bias_init, (self.features,))
+        if self.orthogonal:
+            kernel_init, bias_init = orthogonal, nn.initializers.zeros
+        else:
+            kernel_init = bias_init = uniform_fan_in(input_dim)
+        kernel = self.param("kernel", kernel_init, (input_dim, self.features))
+        bias = self.param("bias", bias_init, (self.features,))
         return kernel.T @ inputs + bias[:, None] if self.rows_last else inputs @ kernel + bias
 
 
@@ -104,20 +107,14 @@ class MLP(nn.Module):
         """Apply the network."""
         hidden = inputs.reshape(-1, inputs.shape[-1])
         rows_last = len(hidden) >= _ROWS_LAST
+        linear = functools.partial(_Linear, orthogonal=self.orthogonal, rows_last=rows_last)
         hidden = hidden.T if rows_last else hidden
         for layer in range(self.hidden_layers):
-            hidden = self._linear(self.hidden_dim, f"hidden_{layer}", hidden, rows_last)
+            hidden = linear(self.hidden_dim, name=f"hidden_{layer}")(hidden)
             hidden = leaky_relu(hidden, self.negative_slope)
-        outputs = self._linear(self.output_dim, "output", hidden, rows_last)
+        outputs = linear(self.output_dim, name="output")(hidden)
         outputs = outputs.T if rows_last else outputs
         return outputs.reshape(*inputs.shape[:-1], self.output_dim)
-
-    def _linear(self, features: int, name: str, inputs: jax.Array, rows_last: bool) -> jax.Array:
-        if self.orthogonal:
-            kernel_init, bias_init = orthogonal, nn.initializers.zeros
-        else:
-            kernel_init = bias_init = uniform_fan_in(inputs.shape[0 if rows_last else 1])
-        return _Linear(features, kernel_init, bias_init, rows_last, name=name)(inputs)
 
 
 def forward(network: MLP, params: Params, inputs: jax.Array) -> jax.Array:

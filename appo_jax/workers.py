@@ -70,6 +70,7 @@ def _start_worker() -> None:
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     # A policy's small batches wait longer for XLA's thread to wake up than for their result.
+    # No environment variable does this.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     threading.Thread(target=_die_with_parent, daemon=True).start()
 

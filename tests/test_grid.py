@@ -290,7 +290,7 @@ def test_spread_over_eight_devices(
 ) -> None:
     """Ten runs on eight devices: two on each, six of them repeats."""
     flags = (*GRID, f"--task={TASK}", "--lam=0.03", "--num_feedback=40")
-    flags += ("--seed=0", "--num_seeds=10", "--num_updates=20", "--eval_interval=10")
+    flags += ("--seed=0", "--num_seeds=10")
     process = subprocess.run(
         [
             *(sys.executable, "-c", _EIGHT_DEVICES, str(Path(__file__).parent)),
@@ -314,8 +314,8 @@ def test_spread_over_eight_devices(
     with pytest.raises(InputError, match="run 10, expected 0 to 9"):
         load_policy(tmp_path / "map", 10)
     # What eight devices began, one goes on with.
-    start(tmp_path / "map", *flags, "--num_updates=30")
-    start(tmp_path / "one", *flags, "--num_updates=30")
+    start(tmp_path / "map", *flags, "--num_updates=60")
+    start(tmp_path / "one", *flags, "--num_updates=60")
     for run in (0, 9):
         for left, right in zip(
             found(tmp_path / "map", run)[1], found(tmp_path / "one", run)[1], strict=True

@@ -161,7 +161,7 @@ def run_jax(seed: int, critic_index: int, updates: int = 1) -> tuple[Any, ...]:
     return first, state, metrics, inputs
 
 
-def compare(
+def assert_same_gradients(
     seed: int,
     critic_index: int,
     cls: type = torch_reference.APPO,
@@ -193,7 +193,7 @@ def compare(
     assert error <= TOLERANCE * abs(expected), f"gradient temperature: {error} of {expected}"
 
 
-def compare_parameters(
+def assert_same_parameters(
     seed: int, critic_index: int, updates: int, cls: type = torch_reference.APPO
 ) -> None:
     """Raise AssertionError unless the parameters agree after updates on the same data."""
@@ -220,12 +220,12 @@ CASES = [(0, 0), (0, 1), (1, 0), (2, 1)]
 
 @pytest.mark.parametrize(("seed", "critic_index"), CASES)
 def test_losses_and_gradients(seed: int, critic_index: int) -> None:
-    compare(seed, critic_index)
+    assert_same_gradients(seed, critic_index)
 
 
 @pytest.mark.parametrize(("seed", "critic_index", "updates"), [(0, 1, 2), (1, 0, 3)])
 def test_parameters_after_updates(seed: int, critic_index: int, updates: int) -> None:
-    compare_parameters(seed, critic_index, updates)
+    assert_same_parameters(seed, critic_index, updates)
 
 
 def test_defaults() -> None:
@@ -311,7 +311,7 @@ MUTATIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_a_change_on_one_side_is_seen(mutation: str) -> None:
     with pytest.raises(AssertionError, match="^(loss|gradient) "):
-        compare(0, 1, **MUTATIONS[mutation])
+        assert_same_gradients(0, 1, **MUTATIONS[mutation])
 
 
 def adam_with(network: str, **options: Any) -> type:
@@ -338,4 +338,4 @@ def adam_with(network: str, **options: Any) -> type:
 )
 def test_another_adam_is_seen(network: str, options: dict[str, Any]) -> None:
     with pytest.raises(AssertionError, match=f"^{network}: "):
-        compare_parameters(0, 1, 2, cls=adam_with(network, **options))
+        assert_same_parameters(0, 1, 2, cls=adam_with(network, **options))

@@ -13,6 +13,8 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -28,9 +30,6 @@ def pool() -> Iterator[ProcessPoolExecutor]:
 
 
 def _settings() -> dict[str, Any]:
-    import jax
-    import jax.numpy as jnp
-
     matrix = jnp.ones((500, 500))
     jax.jit(lambda matrix: matrix @ matrix)(matrix).block_until_ready()
     tasks = Path("/proc/self/task")
@@ -57,9 +56,6 @@ def test_a_worker_sees_the_cpu_and_one_thread(pool: ProcessPoolExecutor) -> None
 
 
 def _waits(calls: int) -> int:
-    import jax
-    import jax.numpy as jnp
-
     matrix = jnp.ones((256, 256))
     product = jax.jit(lambda matrix: matrix @ matrix)
     np.asarray(product(matrix))
