@@ -5,8 +5,12 @@
     action = appo.act(config, state, observation)
 
 All functions are pure and work under the caller's `jit`, `vmap` and `scan`. `Config` is static;
-numbers that people sweep (`lam`, `discount`, `tau`) are arrays in the state, so that one compiled
-program serves all their values and a leading axis makes many runs of one.
+the numbers of `Swept` are arrays in the state, so that one compiled program serves all their values
+and a leading axis makes many runs of one.
+
+Symbols of the paper (section 5) to names here: phi `critics`, phi-bar `target_critic_params`, psi
+`value`, theta `actor`, r_hat `rewards`, lambda `lam`, gamma `discount` (a `discounts` array is
+gamma, or 0 where the step reached a terminal state), alpha `temperature`.
 """
 
 import dataclasses
@@ -20,117 +24,116 @@ import optax
 from flax import struct
 
 from appo_jax import losses
+from appo_jax.actors import squashed_gaussian
 from appo_jax.data import dataset
-from appo_jax.networks import (
-    MLP,
-    Params,
-    forward,
-    forward_ensemble,
-    squashed_gaussian,
-    state_action,
-)
-from appo_jax.optimiser import adam_step
-from appo_jax.types import Batch, Metrics, Store, View
+from appo_jax.networks import MLP, Params, forward, forward_ensemble, state_action
+from appo_jax.settings import Settings, SweptSettings, setting
+from appo_jax.trainable import Trainable
+from appo_jax.types import InputError, Metrics, SegmentPairs, Store, Transitions, View
 
 NUM_CRITICS = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
-    """What shapes the program. Defaults are the paper's, or BUILD_NOTES.md where it is silent.
+class Config(Settings):
+    """What shapes the program. Defaults are the paper's, or BUILD_NOTES.md where it is silent."""
 
-    hidden_layers, hidden_dim, negative_slope: of critics, value and actor.
-    batch_size, num_pairs, segment_length: transitions, and pairs of segments, of one update.
-    pairwise_error: the critics' error is that of pairs of segments, as in the paper; False takes
-    `losses.segment_error`, for environments that can terminate.
-    *_learning_rate: Adam's. initial_temperature: alpha at the start.
-    log_std_min, log_std_max: the actor's log standard deviation is clamped to them.
-    """
+    hidden_layers: int = setting(3, "hidden layers of critics, value network and actor")
+    hidden_dim: int = setting(256, "units of each hidden layer")
+    negative_slope: float = setting(0.01, "slope of the LeakyReLU below zero", low=0, high=1)
+    batch_size: int = setting(256, "transitions of one update")
+    num_pairs: int = setting(16, "pairs of segments of one update")
+    segment_length: int = setting(25, "steps of a segment", of_run=True)
+    pairwise_error: bool = setting(
+        True,
+        "critics compare segments in pairs, as in the paper, not each with r_hat itself",
+        with_terminations=False,
+    )
+    critic_learning_rate: float = setting(3e-4, "Adam's, of the critics", above=0)
+    value_learning_rate: float = setting(3e-4, "Adam's, of the value network", above=0)
+    actor_learning_rate: float = setting(3e-5, "Adam's, of the actor", above=0)
+    temperature_learning_rate: float = setting(3e-4, "Adam's, of the temperature alpha", above=0)
+    initial_temperature: float = setting(1.0, "alpha at the start", above=0)
+    log_std_min: float = setting(-20.0, "least log standard deviation of the actor")
+    log_std_max: float = setting(2.0, "greatest log standard deviation of the actor")
 
-    hidden_layers: int = 3
-    hidden_dim: int = 256
-    negative_slope: float = 0.01
-    batch_size: int = 256
-    num_pairs: int = 16
-    segment_length: int = 25
-    pairwise_error: bool = True
-    critic_learning_rate: float = 3e-4
-    value_learning_rate: float = 3e-4
-    actor_learning_rate: float = 3e-5
-    temperature_learning_rate: float = 3e-4
-    initial_temperature: float = 1.0
-    log_std_min: float = -20.0
-    log_std_max: float = 2.0
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.log_std_min > self.log_std_max:
+            raise InputError(
+                f"log_std_min={self.log_std_min}: expected at most log_std_max={self.log_std_max}"
+            )
+
+
+class Swept(SweptSettings):
+    """The numbers that may differ between runs of one program."""
+
+    lam: float = setting(0.03, "lambda, the weight of conservatism", low=0)
+    discount: float = setting(0.99, "gamma", low=0, high=1)
+    tau: float = setting(0.001, "Polyak rate of the target critics", above=0, high=1)
+
+
+class Batch(struct.PyTreeNode):
+    """What one update reads: B_tup and B_traj of Algorithm 4, line 4."""
+
+    transitions: Transitions
+    segment_pairs: SegmentPairs
 
 
 class TrainState(struct.PyTreeNode):
     """All that training carries on, as arrays.
 
-    Critic parameters have a leading axis of two; `step` counts updates; the optimiser states are
-    Adam's. `lam`, `discount` and `tau` (Polyak rate) are the swept numbers, float32 scalars.
+    The critics' parameters have a leading axis of two; `step` counts updates.
     """
 
-    actor_params: Params
-    critic_params: Params
+    actor: Trainable
+    critics: Trainable
     target_critic_params: Params
-    value_params: Params
-    log_temperature: jax.Array
-    actor_optimiser: optax.OptState
-    critic_optimiser: optax.OptState
-    value_optimiser: optax.OptState
-    temperature_optimiser: optax.OptState
+    value: Trainable
+    log_temperature: Trainable
     key: jax.Array
     step: jax.Array
-    lam: jax.Array
-    discount: jax.Array
-    tau: jax.Array
+    swept: Swept
 
 
 def init(
-    config: Config,
-    key: jax.Array,
-    observation_dim: int,
-    action_dim: int,
-    *,
-    lam: float = 0.03,
-    discount: float = 0.99,
-    tau: float = 0.001,
+    config: Config, key: jax.Array, observation_dim: int, action_dim: int, **swept: Any
 ) -> TrainState:
-    """A fresh state: Algorithm 4, line 1. `key` is a typed PRNG key; the numbers may be traced."""
+    """A fresh state: Algorithm 4, line 1.
+
+    key: a typed PRNG key. swept: fields of `Swept` by name, numbers or (also traced) arrays.
+    """
     actor_key, critic_key, value_key, state_key = jax.random.split(key, 4)
     observation, action = jnp.zeros(observation_dim), jnp.zeros(action_dim)
-    actor_params = _actor(config, action_dim).init(actor_key, observation)
-    critic_params = jax.vmap(_critic(config).init, (0, None))(
+    actor_params = _network(config, 2 * action_dim).init(actor_key, observation)
+    critic_params = jax.vmap(_network(config, 1).init, (0, None))(
         jax.random.split(critic_key, NUM_CRITICS), state_action(observation, action)
     )
-    value_params = _value(config).init(value_key, observation)
     log_temperature = jnp.log(jnp.float32(config.initial_temperature))
     return TrainState(
-        actor_params=actor_params,
-        critic_params=critic_params,
+        actor=Trainable.create(actor_params, optax.adam(config.actor_learning_rate)),
+        critics=Trainable.create(critic_params, optax.adam(config.critic_learning_rate)),
         # A copy: a state whose leaves share a buffer can't be donated.
         target_critic_params=jax.tree.map(jnp.copy, critic_params),
-        value_params=value_params,
-        log_temperature=log_temperature,
-        actor_optimiser=optax.adam(config.actor_learning_rate).init(actor_params),
-        critic_optimiser=optax.adam(config.critic_learning_rate).init(critic_params),
-        value_optimiser=optax.adam(config.value_learning_rate).init(value_params),
-        temperature_optimiser=optax.adam(config.temperature_learning_rate).init(log_temperature),
+        value=Trainable.create(
+            _network(config, 1).init(value_key, observation), optax.adam(config.value_learning_rate)
+        ),
+        log_temperature=Trainable.create(
+            log_temperature, optax.adam(config.temperature_learning_rate)
+        ),
         key=state_key,
         step=jnp.int32(0),
-        lam=jnp.asarray(lam, jnp.float32),
-        discount=jnp.asarray(discount, jnp.float32),
-        tau=jnp.asarray(tau, jnp.float32),
+        swept=Swept(**swept).on_device(),
     )
 
 
-def sample(config: Config, key: jax.Array, store: Store, view: View) -> Batch:
-    """One update's data, uniform with replacement: Algorithm 4, line 4."""
-    transition_key, pair_key = jax.random.split(key)
+def sample(config: Config, key: jax.Array, step: jax.Array, store: Store, view: View) -> Batch:
+    """The data of update `step`, uniform with replacement: Algorithm 4, line 4."""
+    transition_key, pair_key = jax.random.split(jax.random.fold_in(key, step))
     rows = dataset.draw_transition_rows(transition_key, store, view, config.batch_size)
     pair_rows = dataset.draw_segment_rows(pair_key, store, view, (config.num_pairs, 2))
     return Batch(
-        transitions=dataset.gather_transitions(store, rows),
+        transitions=dataset.gather_transitions(store, view, rows),
         segment_pairs=dataset.gather_segment_pairs(store, view, pair_rows, config.segment_length),
     )
 
@@ -151,11 +154,11 @@ def update_step(config: Config, state: TrainState, batch: Batch) -> tuple[TrainS
         mean, log_std = _action_distribution(config, actor_params, transitions.observations)
         return squashed_gaussian(mean, log_std, noise)
 
-    (actions, log_probs), actor_vjp = jax.vjp(sample_actions, state.actor_params)
+    (actions, log_probs), actor_vjp = jax.vjp(sample_actions, state.actor.params)
     state, critic_metrics = _update_critics(config, state, batch, actions)  # line 5
     state = state.replace(
         target_critic_params=optax.incremental_update(  # line 6
-            state.critic_params, state.target_critic_params, state.tau
+            state.critics.params, state.target_critic_params, state.swept.tau
         )
     )
     state, value_metrics = _update_value(config, state, transitions.observations, actions)  # line 7
@@ -173,14 +176,8 @@ def act(config: Config, state: TrainState, observations: jax.Array) -> jax.Array
 
     observations: `[..., observation_dim]`, normalised. Returns `[..., action_dim]` in [-1, 1].
     """
-    mean, _ = _action_distribution(config, state.actor_params, observations)
+    mean, _ = _action_distribution(config, state.actor.params, observations)
     return jnp.tanh(mean)
-
-
-def snapshot(state: TrainState) -> TrainState:
-    """The state with only what `act` reads, for sending to an evaluator."""
-    empty = {field.name: None for field in dataclasses.fields(state)}
-    return state.replace(**(empty | {"actor_params": state.actor_params}))
 
 
 def draw_noise(key: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -190,15 +187,97 @@ def draw_noise(key: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.A
     return key, noise, jax.random.randint(index_key, (), 0, NUM_CRITICS)
 
 
+def adversarial_loss(q_policy: jax.Array, q_data: jax.Array) -> jax.Array:
+    """L_adv: mean of Q(s, pi(s)) - Q(s, a), eq. "practical q loss", first line.
+
+    q_policy, q_data: `[batch]`, one critic at the policy's and at the data's actions.
+    Returns a scalar.
+    """
+    chex.assert_rank([q_policy, q_data], 1)
+    chex.assert_equal_shape([q_policy, q_data])
+    return jnp.mean(q_policy - q_data)
+
+
+def pair_error(
+    q: jax.Array, next_values: jax.Array, rewards: jax.Array, discounts: jax.Array
+) -> jax.Array:
+    """E: how far the segments' summed TD errors differ, eq. "practical q loss", second line.
+
+    mean over pairs of |sum_l (Q(s_l, a_l) - gamma V(s_{l+1}) - r_hat(s_l, a_l)) of segment 0 minus
+    the same of segment 1|.
+
+    q, next_values, rewards, discounts: `[pairs, 2, length]`; next_values are V(s_{l+1}).
+    Returns a scalar.
+    """
+    td_errors = _summed_td_errors(q, next_values, rewards, discounts)
+    return jnp.mean(jnp.abs(td_errors[:, 0] - td_errors[:, 1]))
+
+
+def segment_error(
+    q: jax.Array, next_values: jax.Array, rewards: jax.Array, discounts: jax.Array
+) -> jax.Array:
+    """Mean over segments of the same sum's absolute value, for environments that can terminate.
+
+    `pair_error` is the same for r_hat + c, and so leaves open whether going on is worth more than
+    ending; this takes r_hat at its word. Not in the paper, whose episodes all have one length.
+    Arguments as there.
+    """
+    return jnp.mean(jnp.abs(_summed_td_errors(q, next_values, rewards, discounts)))
+
+
+def _summed_td_errors(
+    q: jax.Array, next_values: jax.Array, rewards: jax.Array, discounts: jax.Array
+) -> jax.Array:
+    chex.assert_shape(q, (None, 2, None))
+    chex.assert_equal_shape([q, next_values, rewards, discounts])
+    return jnp.sum(q - discounts * next_values - rewards, axis=-1)
+
+
+def critic_loss(lam: jax.Array | float, adversarial: jax.Array, error: jax.Array) -> jax.Array:
+    """The loss lambda L_adv + E. A small lambda is little conservatism.
+
+    Algorithm 2 of the paper has the reciprocal of this lambda.
+    """
+    return lam * adversarial + error
+
+
+def value_loss(values: jax.Array, target_q: jax.Array) -> jax.Array:
+    """Mean of (V(s) - min_i Q_target_i(s, pi(s)))^2, eq. "practical v loss".
+
+    values: `[batch]`; target_q: `[critics, batch]`, no gradient. Returns a scalar.
+
+    Differs from the paper: the equation prints the target at s_{h+1}; it is taken at the state
+    whose value is regressed.
+    """
+    chex.assert_rank([values, target_q], [1, 2])
+    chex.assert_equal_shape([values, target_q[0]])
+    target = jax.lax.stop_gradient(jnp.min(target_q, axis=0))
+    return jnp.mean(jnp.square(values - target))
+
+
+def temperature_loss(
+    log_temperature: jax.Array, log_probs: jax.Array, target_entropy: float
+) -> jax.Array:
+    """Mean of log alpha (-log pi - target entropy): entropy below its target raises alpha.
+
+    log_temperature: scalar; log_probs: `[batch]`, no gradient. Returns a scalar. The form of SAC's
+    code (Haarnoja et al. 2018), to which the paper refers for the entropy term; with alpha in
+    place of its logarithm the gradient shrinks with alpha, which then falls more slowly.
+    """
+    chex.assert_rank([log_temperature, log_probs], [0, 1])
+    return log_temperature * jax.lax.stop_gradient(jnp.mean(-log_probs) - target_entropy)
+
+
 def _update_critics(
     config: Config, state: TrainState, batch: Batch, actions: jax.Array
 ) -> tuple[TrainState, Metrics]:
     transitions, pairs = batch.transitions, batch.segment_pairs
     chex.assert_equal_shape([pairs.actions[..., 0], pairs.rewards, pairs.terminations])
     chex.assert_equal_shape([pairs.observations[:, :, 1:, 0], pairs.rewards])
-    critic = _critic(config)
-    next_values = forward(_value(config), state.value_params, pairs.observations[:, :, 1:])[..., 0]
-    discounts = state.discount * (1 - pairs.terminations)
+    critic = _network(config, 1)
+    next_observations = pairs.observations[:, :, 1:]
+    next_values = forward(_network(config, 1), state.value.params, next_observations)[..., 0]
+    discounts = state.swept.discount * (1 - pairs.terminations)
     # One matrix product for the policy's actions, the data's actions and the segments.
     segments = state_action(pairs.observations[:, :, :-1], pairs.actions)
     inputs = jnp.concatenate(
@@ -209,16 +288,16 @@ def _update_critics(
         ]
     )
     batch_size = len(actions)
-    error_of = losses.pair_error if config.pairwise_error else losses.segment_error
+    error_of = pair_error if config.pairwise_error else segment_error
 
     def loss(critic_params: Params) -> tuple[jax.Array, Metrics]:
         q = forward(critic, critic_params, inputs)[:, 0]
         q_policy, q_data, q_segments = jnp.split(q, [batch_size, 2 * batch_size])
-        adversarial = losses.adversarial_loss(q_policy, q_data)
+        adversarial = adversarial_loss(q_policy, q_data)
         error = error_of(
             q_segments.reshape(pairs.rewards.shape), next_values, pairs.rewards, discounts
         )
-        total = losses.critic_loss(state.lam, adversarial, error)
+        total = critic_loss(state.swept.lam, adversarial, error)
         metrics = {
             "critic/loss": total,
             "critic/adversarial": adversarial,
@@ -227,31 +306,25 @@ def _update_critics(
         }
         return total, metrics
 
-    grads, metrics = jax.vmap(jax.grad(loss, has_aux=True))(state.critic_params)
-    critic_params, critic_optimiser = adam_step(
-        config.critic_learning_rate, grads, state.critic_optimiser, state.critic_params
-    )
-    state = state.replace(critic_params=critic_params, critic_optimiser=critic_optimiser)
-    return state, jax.tree.map(jnp.mean, metrics)
+    grads, metrics = jax.vmap(jax.grad(loss, has_aux=True))(state.critics.params)
+    critics = state.critics.step(grads, optax.adam(config.critic_learning_rate))
+    return state.replace(critics=critics), jax.tree.map(jnp.mean, metrics)
 
 
 def _update_value(
     config: Config, state: TrainState, observations: jax.Array, actions: jax.Array
 ) -> tuple[TrainState, Metrics]:
     target_q = forward_ensemble(
-        _critic(config), state.target_critic_params, state_action(observations, actions)
+        _network(config, 1), state.target_critic_params, state_action(observations, actions)
     )[..., 0]
 
     def loss(value_params: Params) -> jax.Array:
-        values = forward(_value(config), value_params, observations)[:, 0]
-        return losses.value_loss(values, target_q)
+        values = forward(_network(config, 1), value_params, observations)[:, 0]
+        return value_loss(values, target_q)
 
-    loss_value, grads = jax.value_and_grad(loss)(state.value_params)
-    value_params, value_optimiser = adam_step(
-        config.value_learning_rate, grads, state.value_optimiser, state.value_params
-    )
-    state = state.replace(value_params=value_params, value_optimiser=value_optimiser)
-    return state, {"value/loss": loss_value}
+    loss_value, grads = jax.value_and_grad(loss)(state.value.params)
+    value = state.value.step(grads, optax.adam(config.value_learning_rate))
+    return state.replace(value=value), {"value/loss": loss_value}
 
 
 def _update_actor(
@@ -263,57 +336,40 @@ def _update_actor(
     actor_vjp: Any,
     critic_index: jax.Array,
 ) -> tuple[TrainState, Metrics]:
-    critic_params = jax.tree.map(lambda leaf: leaf[critic_index], state.critic_params)
+    critic_params = jax.tree.map(lambda leaf: leaf[critic_index], state.critics.params)
+    temperature = jnp.exp(state.log_temperature.params)
 
     def loss(actions: jax.Array, log_probs: jax.Array) -> jax.Array:
-        q = forward(_critic(config), critic_params, state_action(observations, actions))[:, 0]
-        return losses.actor_loss(log_probs, q, jnp.exp(state.log_temperature))
+        q = forward(_network(config, 1), critic_params, state_action(observations, actions))[:, 0]
+        return losses.actor_loss(log_probs, q, temperature)
 
     loss_value, cotangents = jax.value_and_grad(loss, argnums=(0, 1))(actions, log_probs)
     (grads,) = actor_vjp(cotangents)
-    actor_params, actor_optimiser = adam_step(
-        config.actor_learning_rate, grads, state.actor_optimiser, state.actor_params
-    )
-    state = state.replace(actor_params=actor_params, actor_optimiser=actor_optimiser)
-    return state, {"actor/loss": loss_value, "actor/entropy": -jnp.mean(log_probs)}
+    actor = state.actor.step(grads, optax.adam(config.actor_learning_rate))
+    metrics = {"actor/loss": loss_value, "actor/entropy": -jnp.mean(log_probs)}
+    return state.replace(actor=actor), metrics
 
 
 def _update_temperature(
     config: Config, state: TrainState, log_probs: jax.Array, action_dim: int
 ) -> tuple[TrainState, Metrics]:
-    loss_value, grad = jax.value_and_grad(losses.temperature_loss)(
-        state.log_temperature, log_probs, -float(action_dim)
+    alpha = jnp.exp(state.log_temperature.params)
+    loss_value, grad = jax.value_and_grad(temperature_loss)(
+        state.log_temperature.params, log_probs, -float(action_dim)
     )
-    log_temperature, temperature_optimiser = adam_step(
-        config.temperature_learning_rate, grad, state.temperature_optimiser, state.log_temperature
-    )
-    metrics = {"temperature/loss": loss_value, "temperature/alpha": jnp.exp(state.log_temperature)}
-    state = state.replace(
-        log_temperature=log_temperature, temperature_optimiser=temperature_optimiser
-    )
-    return state, metrics
+    optimiser = optax.adam(config.temperature_learning_rate)
+    state = state.replace(log_temperature=state.log_temperature.step(grad, optimiser))
+    return state, {"temperature/loss": loss_value, "temperature/alpha": alpha}
 
 
 def _action_distribution(
     config: Config, actor_params: Params, observations: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     action_dim = actor_params["params"]["output"]["bias"].shape[-1] // 2
-    output = forward(_actor(config, action_dim), actor_params, observations)
+    output = forward(_network(config, 2 * action_dim), actor_params, observations)
     mean, log_std = jnp.split(output, 2, axis=-1)
     return mean, jnp.clip(log_std, config.log_std_min, config.log_std_max)
 
 
-def _mlp(config: Config, output_dim: int) -> MLP:
+def _network(config: Config, output_dim: int) -> MLP:
     return MLP(config.hidden_layers, config.hidden_dim, output_dim, config.negative_slope)
-
-
-def _actor(config: Config, action_dim: int) -> MLP:
-    return _mlp(config, 2 * action_dim)
-
-
-def _critic(config: Config) -> MLP:
-    return _mlp(config, 1)
-
-
-def _value(config: Config) -> MLP:
-    return _mlp(config, 1)

@@ -18,7 +18,7 @@ import orbax.checkpoint as ocp
 
 from appo_jax.types import InputError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _DELETED = ".deleted"  # where a checkpoint goes before its files do
 
 
@@ -70,7 +70,7 @@ def restore(folder: Path, update: int, template: Any) -> tuple[Any, dict[str, An
     """The arrays and the metadata of a checkpoint.
 
     template: a pytree of arrays or `jax.ShapeDtypeStruct`s of the shapes to expect. Raises
-    InputError for a checkpoint that isn't there, for a newer format and for arrays of other shapes,
+    InputError for a checkpoint that isn't there, for another format and for arrays of other shapes,
     Damaged for contents that can't be read or differ from what was saved.
     """
     name = f"checkpoint {folder}/{update}"
@@ -97,8 +97,12 @@ def read_metadata(folder: Path, update: int) -> dict[str, Any]:
     with _manager(folder) as manager:
         metadata = _restore_item(manager, update, name, "metadata", ocp.args.JsonRestore())
     version = metadata.get("format_version")
-    if isinstance(version, int) and version > FORMAT_VERSION:
-        raise InputError(f"{name}: format version {version}, expected at most {FORMAT_VERSION}")
+    if isinstance(version, int) and version != FORMAT_VERSION:
+        other = "a newer" if version > FORMAT_VERSION else "an earlier"
+        raise InputError(
+            f"{name}: format version {version} of {other} appo-jax, expected {FORMAT_VERSION}; use "
+            "the release that wrote it, or train again in another folder"
+        )
     if metadata.pop("metadata_digest", None) != _metadata_digest(metadata):
         raise Damaged(f"{name}: damaged, its metadata differ from those that were saved")
     return metadata

@@ -118,7 +118,7 @@ def _run_episodes(
     returns = np.zeros(len(environments))
     running = list(range(len(environments)))
     while running:
-        actions = policy(observations)
+        actions = policy.unit_actions(observations)
         for index in tuple(running):
             outcome = environments[index].step(actions[index])
             observations[index] = outcome.observation

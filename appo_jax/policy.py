@@ -1,7 +1,7 @@
 """A trained policy, and how to get one out of a checkpoint and nothing else."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from appo_jax import checkpoint, registry
-from appo_jax.data.dataset import Normaliser
+from appo_jax.data.dataset import ActionScale, Normaliser
+from appo_jax.trainable import snapshot
 from appo_jax.types import InputError
 
 
@@ -19,19 +20,25 @@ class Policy:
     """A policy as users and evaluators get it; with NumPy leaves it can be pickled.
 
     algorithm: name in the registry; config, state: of its policy learner, the state a `snapshot`;
-    normaliser: of the observations it was trained on.
+    normaliser: of the observations it was trained on; actions: the environment's scale of actions.
     """
 
     algorithm: str
     config: Any
     state: Any
     normaliser: Normaliser
+    actions: ActionScale
 
     def __call__(self, observations: Any) -> np.ndarray:
-        """The deterministic action, `[..., action_dim]` in [-1, 1].
+        """The deterministic action in the environment's own units, as `env.step` takes it.
 
-        observations: `[..., observation_dim]`, raw. Raises InputError for another width.
+        observations: `[..., observation_dim]`, raw. Returns `[..., action_dim]`. Raises InputError
+        for another width.
         """
+        return self.actions.to_raw(self.unit_actions(observations))
+
+    def unit_actions(self, observations: Any) -> np.ndarray:
+        """The same action scaled to [-1, 1], as learners see it."""
         observations = np.asarray(observations, np.float32)
         width = len(self.normaliser.mean)
         if observations.shape[-1:] != (width,):
@@ -58,10 +65,10 @@ class Saved:
 def load_policy(path: str | Path, run: int = 0) -> Policy:
     """The policy of a checkpoint; neither data set nor environment are needed.
 
-    path: a run's folder or a folder of its policy checkpoints (the last one is taken), or one
-    checkpoint in it (`checkpoints/policy/5000`). run: its number in a grid.
-    Raises InputError for a folder that holds none, for a run that isn't there, and for a checkpoint
-    that is damaged or of a newer format.
+    Its actions are in the environment's units. path: a run's folder or a folder of its policy
+    checkpoints (the last one is taken), or one checkpoint in it (`checkpoints/policy/5000`).
+    run: its number in a grid. Raises InputError for a folder that holds none, for a run that isn't
+    there, and for a checkpoint that is damaged or of another format.
     """
     return load(Path(path), run).policy.on_device()
 
@@ -76,27 +83,31 @@ def load(path: Path, run: int = 0) -> Saved:
     dims = metadata["observation_dim"], metadata["action_dim"]
     shapes = template(config["algorithm"], policy_config, dims, metadata["rows"])
     restored, _ = checkpoint.restore(folder, update, shapes)
-    state, normaliser = jax.tree.map(
-        lambda leaf: leaf[row], (learner.snapshot(restored["states"]), restored["normaliser"])
+    state, normaliser, actions = jax.device_get(
+        jax.tree.map(
+            lambda leaf: leaf[row],
+            (snapshot(restored["states"]), restored["normaliser"], restored["actions"]),
+        )
     )
     policy = Policy(
-        config["algorithm"],
-        policy_config,
-        jax.device_get(state),
-        Normaliser(np.asarray(normaliser["mean"]), np.asarray(normaliser["std"])),
+        config["algorithm"], policy_config, state, Normaliser(**normaliser), ActionScale(**actions)
     )
     return Saved(policy, update, config)
 
 
-def arrays(states: Any, normalisers: list[Normaliser]) -> dict[str, Any]:
-    """What a policy checkpoint holds: states and normalisers with a leading runs axis."""
+def arrays(
+    states: Any, normalisers: Sequence[Normaliser], scales: Sequence[ActionScale]
+) -> dict[str, Any]:
+    """What a policy checkpoint holds: states, normalisers and scales with a leading runs axis."""
     return {
         "states": states,
-        "normaliser": {
-            "mean": jnp.stack([normaliser.mean for normaliser in normalisers]),
-            "std": jnp.stack([normaliser.std for normaliser in normalisers]),
-        },
+        "normaliser": _stacked(normalisers, ("mean", "std")),
+        "actions": _stacked(scales, ("centre", "half_range")),
     }
+
+
+def _stacked(values: Sequence[Any], names: tuple[str, ...]) -> dict[str, jax.Array]:
+    return {name: jnp.stack([getattr(value, name) for value in values]) for name in names}
 
 
 def template(algorithm: str, config: Any, dims: tuple[int, int], rows: int) -> dict[str, Any]:
@@ -105,10 +116,12 @@ def template(algorithm: str, config: Any, dims: tuple[int, int], rows: int) -> d
 
     def of_zeros() -> dict[str, Any]:
         state = learner.init(config, jax.random.key(0), *dims)
-        columns = jnp.zeros(dims[0])
+        columns: Any = jnp.zeros(dims[0])
+        bounds: Any = jnp.zeros(dims[1])
         return arrays(
             jax.tree.map(lambda leaf: jnp.stack([leaf] * rows), state),
-            [Normaliser(columns, columns)] * rows,  # type: ignore[arg-type]
+            [Normaliser(columns, columns)] * rows,
+            [ActionScale(bounds, bounds)] * rows,
         )
 
     return jax.eval_shape(of_zeros)
@@ -119,7 +132,7 @@ def find(path: Path, run: int) -> tuple[Path, int, dict[str, Any]]:
     if path.name.isdecimal() and (path / "metadata").is_dir():
         found = [(path.parent, int(path.name))]
     else:
-        # A grid that was too large for one batch of runs has a folder for each.
+        # A grid that was too large for one group of runs has a folder for each.
         inside = [*path.glob("checkpoints/policy*"), *path.glob("policy*"), path]
         folders = [f for f in inside if _holds_checkpoints(f) and not f.name.endswith("-damaged")]
         found = [(folder, checkpoint.updates(folder)[-1]) for folder in folders]

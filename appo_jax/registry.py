@@ -1,25 +1,52 @@
-"""Which reward learner feeds which policy learner."""
+"""Which reward learner feeds which policy learner: a new algorithm is one line here."""
 
 import dataclasses
+import importlib
+from typing import cast
 
-from appo_jax import appo, reward_model
+from appo_jax import appo, iql, reward_model
 from appo_jax.training import PolicyLearner, RewardLearner
 from appo_jax.types import InputError
 
 
 @dataclasses.dataclass(frozen=True)
 class Algorithm:
-    """A reward learner's module and a policy learner's module."""
+    """A policy learner's module, and where its rewards come from.
 
-    reward_learner: RewardLearner
+    help: what it is, for a person. reward_learner: the module that learns r_hat from the labels,
+    None where the policy learner reads no rewards, or, with `true_rewards`, the data set's own.
+    """
+
+    help: str
     policy_learner: PolicyLearner
+    reward_learner: RewardLearner | None = None
+    true_rewards: bool = False
 
 
-ALGORITHMS = {"appo": Algorithm(reward_model, appo)}
+ALGORITHMS = {
+    "appo": Algorithm("APPO: adversarial policy optimisation on r_hat", appo, reward_model),
+    "mr": Algorithm("Markovian reward: IQL on r_hat", iql, reward_model),
+    "oracle": Algorithm("IQL on the data set's true rewards", iql, true_rewards=True),
+}
 
 
 def algorithm(name: str) -> Algorithm:
-    """The algorithm of that name. Raises InputError for an unknown one."""
-    if name not in ALGORITHMS:
-        raise InputError(f"algorithm {name!r}: expected one of {', '.join(ALGORITHMS)}")
-    return ALGORITHMS[name]
+    """The algorithm of that name: of `ALGORITHMS`, or `module:name` of one's own.
+
+    `module:name` imports `module` and takes its `Algorithm` called `name`. Raises InputError for
+    an unknown one.
+    """
+    if name in ALGORITHMS:
+        return ALGORITHMS[name]
+    module, _, attribute = name.partition(":")
+    if not attribute:
+        raise InputError(
+            f"algorithm {name!r}: expected {', '.join(ALGORITHMS)}, or module:name of your own"
+        )
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"algorithm {name!r}: {error}, expected a module that has it") from error
+    if not isinstance(found, Algorithm):
+        raise InputError(f"algorithm {name!r}: found {found!r:.60}, expected a registry.Algorithm")
+    return cast(Algorithm, found)

@@ -17,42 +17,38 @@ from flax import struct
 
 from appo_jax import losses
 from appo_jax.networks import MLP, Params, forward, forward_ensemble, state_action
-from appo_jax.types import LabelledPairs, Metrics, Store, View
+from appo_jax.settings import Settings, setting
+from appo_jax.trainable import Trainable
+from appo_jax.types import LabelledPairs, Metrics, SegmentPairs, Store, View
 
 _RELABEL_ROWS = 8192  # rows of one relabelling step: bounds the memory of the activations
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
-    """What shapes the program. Defaults are LiRE's, which the paper follows.
+class Config(Settings):
+    """What shapes the program. Defaults are LiRE's, which the paper follows."""
 
-    hidden_layers, hidden_dim, negative_slope: of each member. ensemble_size: members.
-    learning_rate: Adam's, multiplied by decay_rate every decay_epochs epochs.
-    num_epochs, batch_size: passes over the pairs, pairs of one update.
-    reward_scale: "minmax" scales r_hat to [0, 1] over the data set, "raw" keeps the mean tanh.
-    """
-
-    hidden_layers: int = 2
-    hidden_dim: int = 128
-    negative_slope: float = 0.01
-    ensemble_size: int = 3
-    learning_rate: float = 1e-3
-    decay_rate: float = 0.9
-    decay_epochs: int = 10
-    num_epochs: int = 300
-    batch_size: int = 512
-    reward_scale: Literal["minmax", "raw"] = "minmax"
+    hidden_layers: int = setting(2, "hidden layers of each member of the ensemble")
+    hidden_dim: int = setting(128, "units of each hidden layer of a member")
+    negative_slope: float = setting(0.01, "slope of a member's LeakyReLU below 0", low=0, high=1)
+    ensemble_size: int = setting(3, "members of the ensemble")
+    learning_rate: float = setting(1e-3, "Adam's", above=0)
+    decay_rate: float = setting(0.9, "factor on that rate at each decay", above=0, high=1)
+    decay_epochs: int = setting(10, "epochs between decays")
+    num_epochs: int = setting(300, "passes over the labels")
+    batch_size: int = setting(512, "labelled pairs of one update")
+    scale: Literal["minmax", "raw"] = setting(
+        "minmax", "of r_hat: minmax ([0, 1] over the data set) or raw (the members' mean)"
+    )
 
 
 class TrainState(struct.PyTreeNode):
-    """Parameters and Adam state with a leading axis of members, the key, updates done.
+    """The members, with a leading axis; updates done.
 
     updates_per_epoch: int32; it turns `step` into an epoch for the decay of the learning rate.
     """
 
-    params: Params
-    optimiser: optax.OptState
-    key: jax.Array
+    members: Trainable
     step: jax.Array
     updates_per_epoch: jax.Array
 
@@ -73,16 +69,14 @@ def init(
     config: Config, key: jax.Array, observation_dim: int, action_dim: int, num_pairs: int
 ) -> TrainState:
     """A fresh ensemble for `num_pairs` labelled pairs."""
-    init_key, state_key = jax.random.split(key)
     params = jax.vmap(_network(config).init, (0, None))(
-        jax.random.split(init_key, config.ensemble_size), jnp.zeros(observation_dim + action_dim)
+        jax.random.split(key, config.ensemble_size), jnp.zeros(observation_dim + action_dim)
     )
+    updates_per_epoch = jnp.int32(_updates_per_epoch(config, num_pairs))
     return TrainState(
-        params=params,
-        optimiser=optax.scale_by_adam().init(params),
-        key=state_key,
+        members=Trainable.create(params, _adam(config, updates_per_epoch)),
         step=jnp.int32(0),
-        updates_per_epoch=jnp.int32(_updates_per_epoch(config, num_pairs)),
+        updates_per_epoch=updates_per_epoch,
     )
 
 
@@ -91,19 +85,27 @@ def num_updates(config: Config, num_pairs: int) -> int:
     return config.num_epochs * _updates_per_epoch(config, num_pairs)
 
 
-def sample(config: Config, state: TrainState, store: Store, pairs: LabelledPairs) -> Batch:
-    """The next batch: each member walks through its own permutation in every epoch."""
+def sample(
+    config: Config,
+    key: jax.Array,
+    step: jax.Array,
+    store: Store,
+    view: View,
+    pairs: LabelledPairs,
+) -> Batch:
+    """The batch of update `step`: each member walks through its own permutation in every epoch."""
+    del view
     num_pairs = len(pairs.labels)
     batch_size = min(config.batch_size, num_pairs)
-    epoch = state.step // state.updates_per_epoch
-    offset = state.step % state.updates_per_epoch * batch_size
+    epoch, offset = jnp.divmod(step, _updates_per_epoch(config, num_pairs))
+    offset = offset * batch_size
     padding = _updates_per_epoch(config, num_pairs) * batch_size - num_pairs
 
     def member_indices(key: jax.Array) -> jax.Array:
         order = jnp.pad(jax.random.permutation(key, num_pairs), (0, padding))
         return jax.lax.dynamic_slice(order, (offset,), (batch_size,))
 
-    keys = jax.random.split(jax.random.fold_in(state.key, epoch), config.ensemble_size)
+    keys = jax.random.split(jax.random.fold_in(key, epoch), config.ensemble_size)
     indices = jax.vmap(member_indices)(keys)
     rows = pairs.rows[indices][..., None] + jnp.arange(pairs.length)
     weights = jnp.float32(offset + jnp.arange(batch_size) < num_pairs)
@@ -125,20 +127,24 @@ def update_step(config: Config, state: TrainState, batch: Batch) -> tuple[TrainS
         return jnp.average(per_pair, weights=member.weights), scores
 
     (loss_values, scores), grads = jax.vmap(jax.value_and_grad(loss, has_aux=True))(
-        state.params, batch
+        state.members.params, batch
     )
-    epoch = state.step // state.updates_per_epoch
-    learning_rate = config.learning_rate * config.decay_rate ** (epoch // config.decay_epochs)
-    updates, optimiser = optax.scale_by_adam().update(grads, state.optimiser)
-    params = jax.tree.map(lambda leaf, update: leaf - learning_rate * update, state.params, updates)
-    state = state.replace(params=params, optimiser=optimiser, step=state.step + 1)
+    members = state.members.step(grads, _adam(config, state.updates_per_epoch))
     strict = batch.weights * (batch.labels != 0.5)
     correct = jnp.sign(scores[..., 1] - scores[..., 0]) == jnp.sign(batch.labels - 0.5)
-    return state, {
+    metrics = {
         "reward/loss": loss_values.mean(),
         "reward/train_accuracy": (correct * strict).sum() / jnp.maximum(strict.sum(), 1),
-        "reward/learning_rate": jnp.float32(learning_rate),
+        "reward/learning_rate": _learning_rate(config, state.updates_per_epoch, state.step),
     }
+    return state.replace(members=members, step=state.step + 1), metrics
+
+
+def score(config: Config, state: TrainState, segments: SegmentPairs) -> jax.Array:
+    """What the labels compare: the sum of a segment's steps, `[pairs, 2]`, of the members' mean."""
+    inputs = state_action(segments.observations[:, :, :-1], segments.actions)
+    outputs = forward_ensemble(_network(config), state.members.params, inputs)
+    return jnp.tanh(outputs[..., 0]).mean(axis=0).sum(axis=-1)
 
 
 def relabel(
@@ -152,14 +158,14 @@ def relabel(
 
     def members_mean(rows: jax.Array) -> jax.Array:
         inputs = state_action(store.observations[rows], store.actions[rows])
-        outputs = forward_ensemble(_network(config), state.params, inputs)
+        outputs = forward_ensemble(_network(config), state.members.params, inputs)
         return jnp.tanh(outputs[..., 0]).mean(axis=0)
 
     # The filling repeats the last row; its outputs are cut off.
     rows = view.first_row + jnp.minimum(jnp.arange(num_rows + padding), num_rows - 1)
     rewards = jax.lax.map(members_mean, rows.reshape(-1, _RELABEL_ROWS)).reshape(-1)[:num_rows]
     mask = _starts_transition(store, view, num_rows)
-    if config.reward_scale == "minmax":
+    if config.scale == "minmax":
         low = jnp.min(rewards, where=mask, initial=jnp.inf)
         high = jnp.max(rewards, where=mask, initial=-jnp.inf)
         rewards = (rewards - low) / jnp.maximum(high - low, jnp.finfo(jnp.float32).tiny)
@@ -175,6 +181,15 @@ def _starts_transition(store: Store, view: View, num_rows: int) -> jax.Array:
 
 def _updates_per_epoch(config: Config, num_pairs: int) -> int:
     return -(-num_pairs // min(config.batch_size, num_pairs))
+
+
+def _learning_rate(config: Config, updates_per_epoch: jax.Array, step: jax.Array) -> jax.Array:
+    epoch = step // updates_per_epoch
+    return jnp.float32(config.learning_rate * config.decay_rate ** (epoch // config.decay_epochs))
+
+
+def _adam(config: Config, updates_per_epoch: jax.Array) -> optax.GradientTransformation:
+    return optax.adam(functools.partial(_learning_rate, config, updates_per_epoch))
 
 
 def _network(config: Config) -> MLP:

@@ -1,4 +1,4 @@
-"""The loops, written once for every learner: over updates, and over one more axis for many runs.
+"""The loop, written once for every learner: over updates, and over one more axis for many runs.
 
 Every array of a state, a view or a set of labelled pairs has a leading `runs` axis here; the store
 has none, all runs share it. `batch_runs` says how the axis is worked off: "vmap" trains the runs
@@ -15,36 +15,44 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from appo_jax.types import LabelledPairs, Metrics, Store, View
+from appo_jax.data import dataset
+from appo_jax.types import LabelledPairs, Metrics, SegmentPairs, Store, View
 
 BatchRuns = Literal["map", "vmap"]
 RUNS = "runs"  # the mesh axis
 
 
-class PolicyLearner(Protocol):
-    """What a policy learner's module offers. Its state has a field `step` that counts updates."""
+class Learner(Protocol):
+    """What every learner's module offers. Its state has a field `step` that counts updates."""
 
+    # What shapes its program (a `settings.Settings`).
     Config: Any
-    # (config, key, observation_dim, action_dim, and the swept numbers by name) to a fresh state.
-    init: Callable[..., Any]
-
-    def sample(self, config: Any, key: jax.Array, store: Store, view: View) -> Any:
-        """The data of one update."""
+    # (config, key, step, store, and one run's data) to the data of update `step`. The data are a
+    # policy learner's view, a reward learner's view and labelled pairs.
+    sample: Callable[..., Any]
 
     def update_step(self, config: Any, state: Any, batch: Any) -> tuple[Any, Metrics]:
         """One update."""
 
+
+class PolicyLearner(Learner, Protocol):
+    """What a policy learner's module offers beside. Its state's `actor` is a `Trainable`.
+
+    A learner whose program has a schedule over the whole run says so with a function `horizon`
+    (config to updates, or to None where this config has no such schedule): see `horizon` here.
+    """
+
+    # The numbers that may differ between runs (a `settings.SweptSettings`).
+    Swept: Any
+    # (config, key, observation_dim, action_dim, and the swept numbers by name) to a fresh state.
+    init: Callable[..., Any]
+
     def act(self, config: Any, state: Any, observations: jax.Array) -> jax.Array:
-        """The policy's action, deterministic."""
-
-    def snapshot(self, state: Any) -> Any:
-        """The part of the state that `act` reads."""
+        """The policy's action, deterministic; reads `state.actor.params` and nothing else."""
 
 
-class RewardLearner(Protocol):
-    """What a reward learner's module offers."""
-
-    Config: Any
+class RewardLearner(Learner, Protocol):
+    """What a reward learner's module offers beside."""
 
     def init(
         self,
@@ -59,16 +67,22 @@ class RewardLearner(Protocol):
     def num_updates(self, config: Any, num_pairs: int) -> int:
         """Updates of a whole fit."""
 
-    def sample(self, config: Any, state: Any, store: Store, pairs: LabelledPairs) -> Any:
-        """The data of one update."""
-
-    def update_step(self, config: Any, state: Any, batch: Any) -> tuple[Any, Metrics]:
-        """One update."""
+    def score(self, config: Any, state: Any, segments: SegmentPairs) -> jax.Array:
+        """What the labels compare, of each segment, `[pairs, 2]`."""
 
     def relabel(
         self, config: Any, state: Any, store: Store, view: View, num_rows: int
     ) -> jax.Array:
         """The reward of each of the rows of the view's data set."""
+
+
+def horizon(learner: PolicyLearner, config: Any) -> int | None:
+    """The updates that a run has to have, for a schedule over all of it; None: it can be extended.
+
+    A learner's own `horizon` decides; one without has no such schedule.
+    """
+    own = getattr(learner, "horizon", None)
+    return None if own is None else own(config)
 
 
 def choose_batch_runs(wanted: str = "auto") -> BatchRuns:
@@ -105,19 +119,43 @@ def over_runs(function: Callable[..., Any], batch_runs: BatchRuns) -> Callable[.
     return lambda *arguments: jax.lax.map(lambda one: function(*one), arguments)
 
 
+def train(
+    learner: Learner,
+    config: Any,
+    num_updates: int,
+    state: Any,
+    key: jax.Array,
+    store: Store,
+    *data: Any,
+) -> tuple[Any, Metrics]:
+    """`num_updates` updates of one run in one program; the state is donated.
+
+    data: the run's view, for a reward learner also its labelled pairs. Returns the new state and
+    the metrics' means. Raises FloatingPointError where a number is no longer finite.
+    """
+    one = jax.tree.map(lambda leaf: leaf[None], (state, key, data))
+    states, metrics, broken = train_chunk(
+        learner, config, num_updates, one[0], one[1], store, one[2]
+    )
+    if broken[0] >= 0:
+        name = leaf_names(metrics, states)[broken[0]]
+        raise FloatingPointError(f"{name} is not finite within these {num_updates} updates")
+    return jax.tree.map(lambda leaf: leaf[0], (states, metrics))
+
+
 @functools.partial(
     jax.jit,
     static_argnames=("learner", "config", "num_updates", "batch_runs", "mesh"),
     donate_argnames="states",
 )
 def train_chunk(
-    learner: PolicyLearner,
+    learner: Learner,
     config: Any,
     num_updates: int,
     states: Any,
     keys: jax.Array,
     store: Store,
-    views: View,
+    data: tuple[Any, ...],
     batch_runs: BatchRuns = "map",
     mesh: Mesh | None = None,
 ) -> tuple[Any, Metrics, jax.Array]:
@@ -126,18 +164,19 @@ def train_chunk(
     With a `mesh` of `runs_mesh` each of its devices works off its share of the runs, which must be
     a multiple of the devices, and none talks to another.
 
-    keys: `[runs]`, each run's key for batches; the update's number is folded into it, so the data
-    of an update don't depend on how updates are cut into chunks. Returns the new states, the
+    keys: `[runs]`, each run's key for batches; what an update draws follows from it and from the
+    update's number, and doesn't depend on how updates are cut into chunks. data: of each run, a
+    view, or for a reward learner a view and labelled pairs. Returns the new states, the
     metrics `[runs]`, averaged over the chunk, and `[runs]` int32: -1, or the place in `leaf_names`
     of the first metric or parameter that is NaN or infinite. Such a run keeps the state from before
     the chunk, so that its `step` falls behind and tells where it stopped; the others go on.
     """
 
     def one_run(
-        store: Store, state: Any, key: jax.Array, view: View
+        store: Store, state: Any, key: jax.Array, data: tuple[Any, ...]
     ) -> tuple[Any, Metrics, jax.Array]:
         def update(state: Any) -> tuple[Any, Metrics]:
-            batch = learner.sample(config, jax.random.fold_in(key, state.step), store, view)
+            batch = learner.sample(config, key, state.step, store, *data)
             return learner.update_step(config, state, batch)
 
         def body(_: jax.Array, carry: tuple[Any, Metrics]) -> tuple[Any, Metrics]:
@@ -168,7 +207,7 @@ def train_chunk(
             out_specs=rows,
             check_vma=False,  # the loop's carry starts from constants, which vary over no axis
         )
-    return all_runs(store, states, keys, views)
+    return all_runs(store, states, keys, data)
 
 
 def leaf_names(metrics: Metrics, states: Any) -> list[str]:
@@ -190,34 +229,6 @@ def _first_not_finite(tree: Any) -> jax.Array:
     return jnp.where(jnp.any(found), jnp.argmax(found), -1).astype(jnp.int32)
 
 
-@functools.partial(jax.jit, static_argnames=("learner", "config", "batch_runs"))
-def fit_reward(
-    learner: RewardLearner,
-    config: Any,
-    states: Any,
-    store: Store,
-    pairs: LabelledPairs,
-    batch_runs: BatchRuns = "map",
-) -> tuple[Any, Metrics]:
-    """Fit every run's reward model to its own labelled pairs, `[runs, pairs]`.
-
-    Returns the states and the metrics `[runs]` of the last update.
-    """
-    num_updates = learner.num_updates(config, pairs.labels.shape[1])
-
-    def one_run(state: Any, pairs: LabelledPairs) -> tuple[Any, Metrics]:
-        def update(state: Any) -> tuple[Any, Metrics]:
-            return learner.update_step(config, state, learner.sample(config, state, store, pairs))
-
-        def body(carry: tuple[Any, Metrics], _: None) -> tuple[tuple[Any, Metrics], None]:
-            return update(carry[0]), None
-
-        zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(update, state)[1])
-        return jax.lax.scan(body, (state, zeros), length=num_updates)[0]
-
-    return over_runs(one_run, batch_runs)(states, pairs)
-
-
 @functools.partial(jax.jit, static_argnames=("learner", "config", "num_rows", "batch_runs"))
 def relabel(
     learner: RewardLearner,
@@ -234,3 +245,17 @@ def relabel(
         return learner.relabel(config, state, store, view, num_rows)
 
     return over_runs(one_run, batch_runs)(states, views)
+
+
+@functools.partial(jax.jit, static_argnames=("learner", "config"))
+def score(
+    learner: RewardLearner,
+    config: Any,
+    state: Any,
+    store: Store,
+    view: View,
+    pairs: LabelledPairs,
+) -> jax.Array:
+    """What one reward learner makes of the segments of labelled pairs, `[pairs, 2]`."""
+    segments = dataset.gather_segment_pairs(store, view, pairs.rows, pairs.length)
+    return learner.score(config, state, segments)

@@ -20,15 +20,24 @@ class InputError(ValueError):
         super().__init__(" ".join(message.splitlines()))
 
 
+class Diverged(ArithmeticError):
+    """Training came to numbers that aren't finite; what was good before is on disk."""
+
+
 class Transitions(struct.PyTreeNode):
     """A batch of single steps.
 
-    observations: `[batch, observation_dim]`, normalised.
+    observations, next_observations: `[batch, observation_dim]`, normalised.
     actions: `[batch, action_dim]`, in [-1, 1].
+    rewards: `[batch]`, what the policy learns from: r_hat, or the true ones.
+    terminations: `[batch]`, True where the step reached a terminal state; a time limit is none.
     """
 
     observations: jax.Array
     actions: jax.Array
+    rewards: jax.Array
+    next_observations: jax.Array
+    terminations: jax.Array
 
 
 class SegmentPairs(struct.PyTreeNode):
@@ -46,13 +55,6 @@ class SegmentPairs(struct.PyTreeNode):
     terminations: jax.Array
 
 
-class Batch(struct.PyTreeNode):
-    """What one APPO update reads: B_tup and B_traj of Algorithm 4, line 4."""
-
-    transitions: Transitions
-    segment_pairs: SegmentPairs
-
-
 class Store(struct.PyTreeNode):
     """One or more data sets on the device, one behind the other; all runs share it.
 
@@ -66,6 +68,8 @@ class Store(struct.PyTreeNode):
     segment_rows: `[segments]`, int32, the rows that start a segment inside one episode.
     rewards: `[rewards]`, of the transition that starts at each row, for each data set, or for each
     reward model one after another: a view says which are its own.
+    pair_rows: `[pairs, 2]`, int32, the rows at which the two segments of each labelled pair start.
+    pair_labels: `[pairs]`, probability that the second is preferred.
     """
 
     observations: jax.Array
@@ -74,10 +78,12 @@ class Store(struct.PyTreeNode):
     transition_rows: jax.Array
     segment_rows: jax.Array
     rewards: jax.Array
+    pair_rows: jax.Array
+    pair_labels: jax.Array
 
 
 class View(struct.PyTreeNode):
-    """One run's part of a `Store`: its slices of the two index tables, its rows and its rewards.
+    """One run's part of a `Store`: its slices of the index tables and labels, its rows and rewards.
 
     All are scalars, int32. `first_reward` is the place in the store's rewards of the reward of
     `first_row`, the data set's first row.
@@ -89,10 +95,12 @@ class View(struct.PyTreeNode):
     num_segments: jax.Array
     first_row: jax.Array
     first_reward: jax.Array
+    first_pair: jax.Array
+    num_pairs: jax.Array
 
 
 class LabelledPairs(struct.PyTreeNode):
-    """Preferences on the device.
+    """The preferences of one reward model, on the device.
 
     rows: `[pairs, 2]`, int32, the store's rows at which the two segments start.
     labels: `[pairs]`, probability that the second is preferred.

@@ -1,46 +1,32 @@
 """How fast it is: `python -m experiments.benchmark --output=benchmark.json`.
 
-What is compared runs in turn, block by block in the same minutes, and medians are reported: a busy
-machine then slows all sides alike. `--preset=gpu` measures what matters on an accelerator and needs
-no simulator: `--preset=gpu --figures=runs` alone tells how many runs fill it.
+What is compared takes turns within the same minutes, and medians are reported: a busy machine then
+slows all sides alike. `--preset=gpu` measures what matters on an accelerator, without a simulator:
+`--preset=gpu --figures=runs` alone tells how many runs fill it.
 """
 
-import functools
 import importlib.metadata
 import importlib.util
 import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
-from absl import app, flags
+from absl import flags
 
-from experiments import measure
-from experiments.cli import available_cores, cpuinfo, parse_flags
-from experiments.measure import Row
+from appo_jax.types import InputError
+from experiments.benchmarks.figures import PRESETS, Row, saturation
+from experiments.terminal.cli import available_cores, cpuinfo, run
 
 # Of other processes, in the last minute. PyTorch's threads spin while they wait for each other, so
 # one that has lost its core to another process stops them all.
 QUIET_LOAD = 0.5
 NO_TORCH = "No PyTorch here to compare with: pip install -c constraints.txt -e '.[torch]' adds it."
-
-FIGURES: dict[str, Callable[[int, int], list[Row]]] = {
-    "update": measure.update_figure,
-    "runs": measure.runs_figure,
-    "size": measure.size_figure,
-    "compile": measure.compile_figure,
-    "memory": measure.memory_figure,
-}
-GPU_FIGURES: dict[str, Callable[[int, int], list[Row]]] = {
-    "runs": functools.partial(measure.runs_figure, counts=(1, 2, 5, 10, 20, 40, 80)),
-    "precision": measure.precision_figure,
-    "size": measure.size_figure,
-    "compile": measure.compile_figure,
-}
-PRESETS = {"default": FIGURES, "gpu": GPU_FIGURES}
+_FIGURE_NAMES = "; ".join(f"{preset}: {', '.join(figures)}" for preset, figures in PRESETS.items())
 
 
 def machine() -> Row:
@@ -81,46 +67,59 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def main(_: Sequence[str]) -> None:
+def check_figures(names: Sequence[str] | None, preset: str) -> list[str]:
+    """The figures to measure. Raises InputError for one that the preset doesn't have."""
+    figures = PRESETS[preset]
+    for name in names or ():
+        if name not in figures:
+            raise InputError(f"--figures: {name!r}, expected some of {', '.join(figures)}")
+    return list(names or figures)
+
+
+def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
+    """Define the flags, in the order in which they matter."""
+    group: dict[str, Any] = {"flag_values": values, "module_name": "benchmark"}
+    flags.DEFINE_enum("preset", "default", list(PRESETS), "what to measure", **group)
+    flags.DEFINE_list("figures", None, f"some of the preset's only: {_FIGURE_NAMES}", **group)
+    flags.DEFINE_string("output", None, "JSON file for the figures", **group)
+    flags.DEFINE_integer(
+        "rounds", 9, "times that each side is timed, at least 1", lower_bound=1, **group
+    )
+    flags.DEFINE_integer(
+        "num_updates", 100, "updates of each side in a round, at least 1", lower_bound=1, **group
+    )
+
+
+def main(values: flags.FlagValues) -> None:
     """Measure the figures, print them and write them."""
-    values = flags.FLAGS
     output = Path(values.output) if values.output else None
     if output and not output.parent.is_dir():
-        sys.exit(f"flag --output: no folder {output.parent}, expected one that exists")
-    figures = PRESETS[values.preset]
-    wanted = values.figures or list(figures)
-    for name in wanted:
-        if name not in figures:
-            sys.exit(f"flag --figures: {name!r}, expected some of {', '.join(figures)}")
+        raise InputError(f"--output: no folder {output.parent}, expected one that exists")
+    names = check_figures(values.figures, values.preset)
     found = machine()
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
     print(f"{found['cpu']}, {found['cores']} cores, device {found['device']}; {versions}")
     if found["load_average"] > QUIET_LOAD:
         print(f"Other processes are busy (load {found['load_average']:.1f}): figures will be off.")
     rows: list[Row] = []
-    for name in wanted:
+    for name in names:
         print(f"measuring: {name} ...", file=sys.stderr, flush=True)
-        rows += figures[name](values.rounds, values.num_updates)
+        rows += PRESETS[values.preset][name](values.rounds, values.num_updates)
         if output:  # what is measured is on disk, should the machine be taken away
             output.write_text(json.dumps({"machine": found, "rows": rows}, indent=2) + "\n")
     print(table(rows))
     for row in rows:
         if "largest_difference" in row:
             print(f"{row['name']}: losses differ by {row['largest_difference']:.1%} at most")
-    if "runs" in wanted:
-        told = measure.saturation(rows)
+    if "runs" in names:
+        full = saturation(rows)
         print(
-            f"{told['runs_that_fill_the_device']} runs fill the device; the paper's 80 runs take "
-            f"{told['hours_for_the_papers_80_runs']:.1f} h at the best rate"
+            f"{full['runs_that_fill_the_device']} runs fill the device; the paper's 80 runs take "
+            f"{full['hours_for_the_papers_80_runs']:.1f} h at the best rate"
         )
-    if "update" in wanted and "torch" not in found["versions"]:
+    if {"update", "iql"} & set(names) and "torch" not in found["versions"]:
         print(NO_TORCH)
 
 
 if __name__ == "__main__":
-    flags.DEFINE_integer("rounds", 9, "blocks of each side, at least 1", lower_bound=1)
-    flags.DEFINE_integer("num_updates", 100, "updates of a block, at least 1", lower_bound=1)
-    flags.DEFINE_enum("preset", "default", list(PRESETS), "default, or gpu")
-    flags.DEFINE_list("figures", None, "which ones, default: all of the preset")
-    flags.DEFINE_string("output", None, "JSON file for the figures")
-    app.run(main, flags_parser=parse_flags)
+    run(main, define_flags, kept="--output, if given, holds what was measured")

@@ -1,145 +1,20 @@
 """How fast data are collected and policies evaluated, next to loops of nothing but `env.step`.
 
-`python -m experiments.benchmark_environments --task=sweep --num_workers=2`. The physics of a step
-depends on what the arm touches, so the bare loops take the very actions that the collection, or the
-policy, took in the same environments; random actions are there for comparison.
+`python -m experiments.benchmark_environments --task=sweep --num_workers=2`.
 """
 
 import dataclasses
 import statistics
-import sys
-import time
 from collections.abc import Sequence
-from concurrent.futures import Executor
+from typing import Any
 
-import gymnasium
-import jax
-import numpy as np
-from absl import app, flags
+from absl import flags
 
-from appo_jax import appo, evaluation, workers
 from appo_jax.collect import scripted
-from appo_jax.data.dataset import Normaliser
 from appo_jax.envs import meta_world
-from appo_jax.policy import Policy
 from appo_jax.types import InputError
-from experiments.cli import available_cores, parse_flags
-from experiments.collect import check_flags
-
-GROUPS = 5  # for each worker: with two, the 50 episodes of the paper's evaluations
-
-
-@dataclasses.dataclass(frozen=True)
-class Rates:
-    """Simulated steps per second of all workers together; a second environment's steps count.
-
-    whole: `scripted.collect` from the call to the data set, with the start of its workers;
-    warm: the same episodes in workers that run already;
-    bare: loops of `env.step` alone, with the actions of these episodes, in their environments;
-    bare_random: the same with random actions, in the task's own environment;
-    evaluated: an evaluation of an untrained policy of the paper's size, in running workers;
-    bare_evaluated: loops of `env.step` alone, with the actions of that policy.
-    """
-
-    whole: float
-    warm: float
-    bare: float
-    bare_random: float
-    evaluated: float
-    bare_evaluated: float
-
-
-def measure(
-    task: str,
-    num_workers: int,
-    num_transitions: int,
-    rounds: int,
-) -> list[Rates]:
-    """Measure the rates `rounds` times, one after the other within each round."""
-    found = []
-    with workers.pool(num_workers) as executor:
-        # Every worker builds its environments and touches the code once before the clock starts.
-        start = scripted.plan_episodes(task, 4 * num_workers, seed=0)
-        scripted.run_plans(start, executor)
-        episodes = num_workers * evaluation.GROUP_SIZE
-        evaluation.start(executor, _untrained(), task, 0, 0, episodes).result()
-        for index in range(rounds):
-            found.append(_measure_once(task, num_workers, num_transitions, index, executor))
-    return found
-
-
-def _measure_once(
-    task: str, num_workers: int, num_transitions: int, seed: int, executor: Executor
-) -> Rates:
-    plans = scripted.plan_episodes(task, num_transitions // meta_world.HORIZON, seed)
-    steps = sum(meta_world.HORIZON * (1 if plan.driver_task is None else 2) for plan in plans)
-
-    clock = time.perf_counter()
-    scripted.collect(task, num_transitions, seed, num_workers)
-    whole = steps / (time.perf_counter() - clock)
-
-    clock = time.perf_counter()
-    episodes = scripted.run_plans(plans, executor)
-    warm = steps / (time.perf_counter() - clock)
-
-    actions = [episode.actions for episode in episodes]
-    seconds = list(executor.map(_step_again, plans, actions))
-    bare = num_workers * steps / sum(seconds)
-
-    seconds = list(executor.map(_step_at_random, plans))
-    bare_random = num_workers * len(plans) * meta_world.HORIZON / sum(seconds)
-
-    policy, num_episodes = _untrained(), num_workers * GROUPS * evaluation.GROUP_SIZE
-    clock = time.perf_counter()
-    evaluation.start(executor, policy, task, seed, 0, num_episodes).result()
-    evaluated = num_episodes * meta_world.HORIZON / (time.perf_counter() - clock)
-
-    seeds = [evaluation.episode_seed(seed, 0, episode) for episode in range(num_episodes)]
-    seconds = list(executor.map(_step_as_policy, [policy] * len(seeds), [task] * len(seeds), seeds))
-    bare_evaluated = num_workers * num_episodes * meta_world.HORIZON / sum(seconds)
-    return Rates(whole, warm, bare, bare_random, evaluated, bare_evaluated)
-
-
-def _untrained() -> Policy:
-    state = appo.init(appo.Config(), jax.random.key(0), 39, 4)
-    normaliser = Normaliser(np.zeros(39, np.float32), np.ones(39, np.float32))
-    return Policy("appo", appo.Config(), jax.device_get(appo.snapshot(state)), normaliser)
-
-
-def _step_as_policy(policy: Policy, task: str, seed: int) -> float:
-    """Seconds that the steps of an episode of a policy take, its inference left out."""
-    environment = meta_world.make(task, seed)
-    observation, _ = environment.reset()
-    actions = []
-    for _ in range(meta_world.HORIZON):
-        actions.append(policy(observation))
-        observation = environment.step(actions[-1])[0]
-    meta_world.reseed(environment, seed)
-    return _seconds(environment, np.array(actions))
-
-
-def _step_again(plan: scripted.EpisodePlan, actions: np.ndarray) -> float:
-    """Seconds that the steps of an episode take in its environments, and nothing else."""
-    return sum(
-        _seconds(environment, actions)
-        for environment in scripted.environments(plan)
-        if environment is not None
-    )
-
-
-def _step_at_random(plan: scripted.EpisodePlan) -> float:
-    environment, _ = scripted.environments(dataclasses.replace(plan, driver_task=None))
-    draw = np.random.default_rng(plan.action_seed)
-    return _seconds(environment, draw.uniform(-1, 1, (meta_world.HORIZON, 4)).astype(np.float32))
-
-
-def _seconds(environment: gymnasium.Env, actions: np.ndarray) -> float:
-    environment.reset()
-    step = environment.step
-    clock = time.perf_counter()
-    for action in actions:
-        step(action)
-    return time.perf_counter() - clock
+from experiments.benchmarks.environment_rates import Rates, measure_rates
+from experiments.terminal.cli import available_cores, naming, run
 
 
 def table(rates: Sequence[Rates]) -> str:
@@ -157,23 +32,32 @@ def table(rates: Sequence[Rates]) -> str:
     return "\n".join(lines)
 
 
-def main(_: Sequence[str]) -> None:
+def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
+    """Define the flags, in the order in which they matter."""
+    group: dict[str, Any] = {"flag_values": values, "module_name": "benchmark_environments"}
+    flags.DEFINE_string("task", None, "Meta-World task, e.g. sweep", **group)
+    flags.DEFINE_integer(
+        "num_workers", available_cores(), "processes, at least 1", lower_bound=1, **group
+    )
+    flags.DEFINE_integer("size", 12_000, "transitions of a round, a multiple of 500", **group)
+    flags.DEFINE_integer("rounds", 3, "rounds, at least 1", lower_bound=1, **group)
+
+
+def main(values: flags.FlagValues) -> None:
     """Measure and print the table."""
-    values = flags.FLAGS
-    try:
-        task, size = check_flags(values.task, scripted.RECIPE, values.size, 0, values.num_workers)
-        if values.rounds < 1:
-            raise InputError(f"flag --rounds: {values.rounds}, expected at least 1")
-    except InputError as error:
-        sys.exit(str(error))
-    rates = measure(task, values.num_workers, size, values.rounds)
-    print(f"{task}, {values.num_workers} workers, {values.rounds} rounds of {size:,} transitions")
+    if values.task is None:
+        raise InputError("--task is missing, expected a Meta-World task like --task=sweep")
+    with naming("task"):
+        task = meta_world.canonical_name(values.task)
+    with naming("size"):
+        scripted.check_size(values.size)
+    rates = measure_rates(task, values.num_workers, values.size, values.rounds)
+    print(
+        f"{task}, {values.num_workers} workers, {values.rounds} rounds of "
+        f"{values.size:,} transitions"
+    )
     print(table(rates))
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("task", None, "Meta-World task, e.g. sweep")
-    flags.DEFINE_integer("size", 12_000, "transitions of a round, a multiple of 500")
-    flags.DEFINE_integer("rounds", 3, "rounds, at least 1")
-    flags.DEFINE_integer("num_workers", available_cores(), "processes, at least 1")
-    app.run(main, flags_parser=parse_flags)
+    run(main, define_flags, kept="nothing was saved")

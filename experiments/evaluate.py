@@ -4,50 +4,55 @@ A checkpoint is all it needs. With the seed and the number of episodes of the tr
 the very numbers that training wrote down at that update.
 """
 
-import sys
+import dataclasses
 from collections.abc import Sequence
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-from absl import app, flags, logging
+from absl import flags
 
 from appo_jax import evaluation, policy, workers
+from appo_jax.settings import MAX_INT, Settings, setting
 from appo_jax.types import InputError
-from experiments.cli import available_cores, parse_flags
+from experiments.runs.experiment import named_settings, shown
+from experiments.terminal import cli
+from experiments.terminal.flags import define, define_settings, given
+
+_GROUP = "What to evaluate"
 
 
-def define_flags() -> None:
-    """Define the flags; only an entry point does, so that workers can import this module."""
-    flags.DEFINE_string(
-        "checkpoint", None, "a run's folder (its last checkpoint) or one checkpoint in it"
+@dataclasses.dataclass(frozen=True)
+class Options(Settings):
+    """What is asked of an evaluation."""
+
+    run: int = setting(0, "which run of a grid, from 0", low=0)
+    episodes: int = setting(50, "how many")
+    seed: int | None = setting(
+        None, "of the episodes; the training run's if left out", low=0, high=MAX_INT
     )
-    flags.DEFINE_integer("run", 0, "which run of a grid, from 0")
-    flags.DEFINE_integer("episodes", 50, "how many, at least 1")
-    flags.DEFINE_integer("seed", None, "of the episodes, 0 or more; default: the training run's")
-    flags.DEFINE_integer("num_workers", available_cores(), "simulator processes, at least 1")
+    num_workers: int = setting(1, "simulator processes; all cores of this machine if left out")
 
 
-def evaluate(
-    path: Path, run: int, episodes: int, seed: int | None, num_workers: int
-) -> tuple[policy.Saved, dict[str, float]]:
+def define_flags(values: flags.FlagValues, argv: Sequence[str]) -> None:
+    """Define the flags."""
+    where = "a run's folder (its last checkpoint) or one checkpoint in it"
+    define(values, "checkpoint", str, where, _GROUP)
+    define_settings(values, Options, _GROUP)
+
+
+def evaluate(path: Path, options: Options) -> tuple[policy.Saved, dict[str, float]]:
     """What the checkpoint holds, and the metrics of its policy.
 
-    Raises InputError for bad arguments, naming the flag, and for a checkpoint that can't be used.
+    Raises InputError for a checkpoint that can't be used.
     """
-    for flag, value in (("episodes", episodes), ("num_workers", num_workers)):
-        if value < 1:
-            raise InputError(f"--{flag}={value}: expected at least 1")
-    if seed is not None and seed < 0:
-        raise InputError(f"--seed={seed}: expected 0 or more")
-    saved = policy.load(path, run)
-    with workers.pool(num_workers) as pool:
+    saved = policy.load(path, options.run)
+    with workers.pool(options.num_workers) as pool:
         pending = evaluation.start(
             pool,
             saved.policy,
-            saved.config["task"],
-            saved.config["seed"] if seed is None else seed,
+            saved.config["env_name"],
+            saved.config["seed"] if options.seed is None else options.seed,
             saved.update,
-            episodes,
+            options.episodes,
             saved.config["eval_stop_at_success"],
         )
         try:
@@ -57,27 +62,18 @@ def evaluate(
             raise
 
 
-def main(_: Sequence[str]) -> None:
+def main(values: flags.FlagValues) -> None:
     """Evaluate what the flags name and print the result."""
-    values = flags.FLAGS
-    if not values["verbosity"].present:
-        logging.set_verbosity(logging.WARNING)
-    try:
-        if values.checkpoint is None:
-            raise InputError("--checkpoint is missing, expected a run's folder or a checkpoint")
-        saved, metrics = evaluate(
-            Path(values.checkpoint), values.run, values.episodes, values.seed, values.num_workers
-        )
-    except InputError as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenProcessPool:
-        sys.exit("error: a worker process died (killed, or out of memory)")
-    config = saved.config
+    if values.checkpoint is None:
+        raise InputError("--checkpoint is missing, expected a run's folder or a checkpoint")
+    own = {"num_workers": cli.available_cores(), **given(values, Options)}
+    options = Options(**own)
+    saved, metrics = evaluate(Path(values.checkpoint), options)
+    found = named_settings(saved.config)
+    swept = ", ".join(f"{name} {shown(found[name])}" for name in saved.config["swept"])
     print(
-        f"{config['algorithm']} on {config['task']}, lambda {config['lam']:g}, seed "
-        f"{config['seed']}, update {saved.update:,}, {values.episodes} episodes"
+        f"{found['algorithm']} on {found['env_name']}, {swept}, seed {found['seed']}, update "
+        f"{saved.update:,}, {options.episodes} episodes"
     )
     success = ""
     if "eval/success_rate" in metrics:
@@ -87,5 +83,4 @@ def main(_: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    define_flags()
-    app.run(main, flags_parser=parse_flags)
+    cli.run(main, define_flags, kept="nothing was changed")

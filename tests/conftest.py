@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from train_helpers import MadeUp, compile_cache, write_buffers
 
 from appo_jax import evaluation
+from appo_jax.collect.stepping import Steppers, steppers
 from appo_jax.data.dataset import Dataset, Episode, from_episodes
-from experiments import outputs
+from tests.helpers.compilation import compile_cache, quick_compilation
 
 
 def _numbered(
@@ -43,12 +43,28 @@ def numbered() -> Callable[..., Dataset]:
     return _numbered
 
 
+@pytest.fixture(scope="session")
+def hoppers() -> Iterator[Steppers]:
+    """Two Hoppers, each in a process of its own."""
+    with steppers("Hopper-v5", 2) as running:
+        yield running
+
+
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of data sets that holds tiny LiRE buffers."""
+    from tests.helpers.runs import write_buffers  # here, since it imports the command
+
     folder = tmp_path_factory.mktemp("data")
     write_buffers(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def compiled_quickly() -> Iterator[None]:
+    """For a module whose tests hold within a tolerance: half the time, other last bits."""
+    with quick_compilation():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +76,12 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def made_up(compiled: Path) -> Iterator[None]:
+def fake_evaluations(compiled: Path) -> Iterator[None]:
     """Evaluations without a simulator."""
+    from experiments.runs import curves
+    from tests.helpers.runs import FakeEvaluation
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation, "start", MadeUp)
-        patch.setattr(outputs, "plot", lambda path, *_: path.touch())  # the real one takes 0.5 s
+        patch.setattr(evaluation, "start", FakeEvaluation)
+        patch.setattr(curves, "plot", lambda path, *_: path.touch())  # the real one takes 0.5 s
         yield

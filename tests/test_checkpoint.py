@@ -61,7 +61,7 @@ def test_round_trip(folder: Path) -> None:
     arrays, metadata = checkpoint.restore(folder, 10, make())
     assert_same(arrays, make(2.0))
     assert metadata["seconds"] == 1 / 3
-    assert (metadata["update"], metadata["format_version"]) == (10, 1)
+    assert (metadata["update"], metadata["format_version"]) == (10, checkpoint.FORMAT_VERSION)
     arrays, metadata = checkpoint.restore(folder, 0, make(5.0))
     assert_same(arrays, make())
     assert metadata["config"] == {"dims": [3, 4]}
@@ -130,13 +130,16 @@ def test_other_shapes_are_refused(folder: Path, change: dict[str, Any], message:
         checkpoint.restore(folder, 10, make() | change)
 
 
-def test_a_newer_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "FORMAT_VERSION", 2)
-    checkpoint.save(tmp_path, 1, make(), {})
-    assert checkpoint.restore(tmp_path, 1, make())[1]["format_version"] == 2
-    monkeypatch.undo()
-    with pytest.raises(InputError, match=r"/1: format version 2, expected at most 1"):
-        checkpoint.restore(tmp_path, 1, make())
+def test_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = checkpoint.FORMAT_VERSION
+    for version, whose in ((own - 1, "an earlier"), (own + 1, "a newer")):
+        monkeypatch.setattr(checkpoint, "FORMAT_VERSION", version)
+        checkpoint.save(tmp_path, version, make(), {})
+        assert checkpoint.restore(tmp_path, version, make())[1]["format_version"] == version
+        monkeypatch.undo()
+        message = f"/{version}: format version {version} of {whose} appo-jax, expected {own}"
+        with pytest.raises(InputError, match=message):
+            checkpoint.restore(tmp_path, version, make())
 
 
 def test_a_checkpoint_that_is_not_there(folder: Path, tmp_path: Path) -> None:

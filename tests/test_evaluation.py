@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from appo_jax import appo, evaluation, registry, workers
-from appo_jax.data.dataset import Normaliser
+from appo_jax.data.dataset import ActionScale, Normaliser
 from appo_jax.envs.environment import Outcome
 from appo_jax.evaluation import Episodes, Policy
+from appo_jax.trainable import snapshot
 from appo_jax.types import InputError
 
 TASK = "drawer-open-v3"
@@ -65,7 +66,8 @@ def fake_policy(monkeypatch: pytest.MonkeyPatch) -> tuple[Policy, list[Any]]:
     learner = SimpleNamespace(act=act)
     monkeypatch.setitem(registry.ALGORITHMS, "fake", SimpleNamespace(policy_learner=learner))
     normaliser = Normaliser(np.float32([10, 20]), np.float32([2, 4]))
-    return Policy("fake", "config", {"scale": np.float32(2)}, normaliser), asked
+    scale = ActionScale(np.zeros(2), np.full(2, 5.0))  # of actions that no simulator here gets
+    return Policy("fake", "config", {"scale": np.float32(2)}, normaliser, scale), asked
 
 
 def test_episodes_of_fakes(fake_policy: tuple[Policy, list[Any]]) -> None:
@@ -158,10 +160,9 @@ def test_groups_have_a_fixed_size_and_cancel_drops_them() -> None:
 def policy() -> Policy:
     config = appo.Config(hidden_layers=1, hidden_dim=8)
     state = jax.jit(lambda key: appo.init(config, key, 39, 4))(jax.random.key(0))
-    state = jax.tree.map(lambda leaf: 3 * np.asarray(leaf), appo.snapshot(state))
-    return Policy(
-        "appo", config, state, Normaliser(np.zeros(39, np.float32), np.ones(39, np.float32))
-    )
+    state = jax.tree.map(lambda leaf: 3 * np.asarray(leaf), snapshot(state))
+    normaliser = Normaliser(np.zeros(39, np.float32), np.ones(39, np.float32))
+    return Policy("appo", config, state, normaliser, ActionScale(np.zeros(4), np.ones(4)))
 
 
 @pytest.fixture(scope="module")
@@ -221,5 +222,5 @@ def test_what_a_worker_raises_arrives(policy: Policy, pool: ProcessPoolExecutor)
     with pytest.raises(InputError, match="'drawer-opne' is no Meta-World task .*can't be made"):
         evaluation.start(pool, policy, "drawer-opne", 0, 0, 1).result()
     unknown = dataclasses.replace(policy, algorithm="appx")
-    with pytest.raises(InputError, match="algorithm 'appx': expected one of appo"):
+    with pytest.raises(InputError, match="algorithm 'appx': expected appo, "):
         evaluation.start(pool, unknown, TASK, 0, 0, 1).result()

@@ -1,4 +1,4 @@
-"""Known answers of the paper's losses, each derived in a comment."""
+"""Known answers of the losses that several papers share, each derived in a comment."""
 
 import jax
 import jax.numpy as jnp
@@ -7,95 +7,10 @@ import pytest
 
 from appo_jax import losses
 
-# Two segments of two steps. Segment 0: (1 - 0.5*3 - 0.1) + (2 - 0.5*4 - 0.2) = -0.6 - 0.2 = -0.8.
-# Segment 1: (0 - 0.5*1 - 0) + (1 - 0.5*1 - 0) = -0.5 + 0.5 = 0. So E = |-0.8 - 0| = 0.8.
-Q = jnp.array([[[1.0, 2.0], [0.0, 1.0]]])
-NEXT_VALUES = jnp.array([[[3.0, 4.0], [1.0, 1.0]]])
-REWARDS = jnp.array([[[0.1, 0.2], [0.0, 0.0]]])
-DISCOUNTS = jnp.full((1, 2, 2), 0.5)
-
-
-def test_pair_error_by_hand() -> None:
-    assert losses.pair_error(Q, NEXT_VALUES, REWARDS, DISCOUNTS) == pytest.approx(0.8)
-
-
-def test_pair_error_is_a_mean_over_pairs() -> None:
-    # The second pair's segments are equal, so its error is 0 and the mean halves.
-    stacked = [jnp.concatenate([a, jnp.ones_like(a)]) for a in (Q, NEXT_VALUES, REWARDS, DISCOUNTS)]
-    assert losses.pair_error(*stacked) == pytest.approx(0.4)
-
-
-def test_critic_loss_by_hand() -> None:
-    # L_adv = 2 - 5 = -3; 0.03 * -3 + 0.8 = 0.71.
-    adversarial = losses.adversarial_loss(jnp.array([2.0]), jnp.array([5.0]))
-    error = losses.pair_error(Q, NEXT_VALUES, REWARDS, DISCOUNTS)
-    assert adversarial == pytest.approx(-3.0)
-    assert losses.critic_loss(0.03, adversarial, error) == pytest.approx(0.71)
-
-
-@pytest.mark.parametrize("shift", [-3.0, 100.0])
-def test_levels_of_q_and_v_cancel(shift: float) -> None:
-    error = losses.pair_error(Q, NEXT_VALUES, REWARDS, DISCOUNTS)
-    for q, next_values in ((Q + shift, NEXT_VALUES), (Q, NEXT_VALUES + shift)):
-        found = losses.pair_error(q, next_values, REWARDS, DISCOUNTS)
-        np.testing.assert_allclose(found, error, atol=1e-4)
-    q = jnp.array([2.0, 4.0])
-    shifted = losses.adversarial_loss(q + shift, 2 * q + shift)
-    np.testing.assert_allclose(shifted, losses.adversarial_loss(q, 2 * q), atol=1e-4)
-
-
-def test_swapping_the_segments_changes_nothing() -> None:
-    swapped = [a[:, ::-1] for a in (Q, NEXT_VALUES, REWARDS, DISCOUNTS)]
-    assert losses.pair_error(*swapped) == pytest.approx(0.8)
-
-
-def test_a_termination_cuts_the_bootstrap_and_the_cancellation() -> None:
-    # With a discount of 0 at segment 0's last step its sum is -0.6 + (2 - 0 - 0.2) = 1.2.
-    discounts = DISCOUNTS.at[0, 0, 1].set(0.0)
-    assert losses.pair_error(Q, NEXT_VALUES, REWARDS, discounts) == pytest.approx(1.2)
-    assert losses.pair_error(Q, NEXT_VALUES + 1, REWARDS, discounts) != pytest.approx(1.2)
-
-
-def test_segment_error_by_hand() -> None:
-    # (|-0.8| + |0|) / 2 = 0.4.
-    assert losses.segment_error(Q, NEXT_VALUES, REWARDS, DISCOUNTS) == pytest.approx(0.4)
-
-
-def test_pairs_do_not_tell_what_a_step_is_worth() -> None:
-    """They are the same for every r_hat + c, terminations or not; single segments are not."""
-    discounts = DISCOUNTS.at[0, 0, 1].set(0.0)
-    for shift in (-1.0, 3.0):
-        pairs = losses.pair_error(Q, NEXT_VALUES, REWARDS + shift, discounts)
-        assert pairs == pytest.approx(1.2, abs=1e-5)
-    # Sums 1.2 - 2 * 3 and 0 - 2 * 3: (4.8 + 6) / 2 = 5.4.
-    segments = losses.segment_error(Q, NEXT_VALUES, REWARDS + 3, discounts)
-    assert segments == pytest.approx(5.4, abs=1e-5)
-
-
-def test_value_loss_by_hand() -> None:
-    # Targets are min(2, 1) = 1 and min(3, 5) = 3; ((1 - 1)^2 + (2 - 3)^2) / 2 = 0.5.
-    values, target_q = jnp.array([1.0, 2.0]), jnp.array([[2.0, 3.0], [1.0, 5.0]])
-    assert losses.value_loss(values, target_q) == pytest.approx(0.5)
-    assert not jax.grad(losses.value_loss, argnums=1)(values, target_q).any()
-    # d/dV of the mean is (V - target): 0 and -1.
-    np.testing.assert_allclose(jax.grad(losses.value_loss)(values, target_q), [0.0, -1.0])
-
 
 def test_actor_loss_by_hand() -> None:
     # 0.1 * -1 - 2 = -2.1.
     assert losses.actor_loss(jnp.array([-1.0]), jnp.array([2.0]), 0.1) == pytest.approx(-2.1)
-
-
-@pytest.mark.parametrize(("log_prob", "rises"), [(5.0, True), (3.0, False)])
-def test_temperature_rises_where_entropy_is_below_its_target(log_prob: float, rises: bool) -> None:
-    # Target entropy -4; the entropies are -5 (below it) and -3 (above it). Descent moves against
-    # the gradient.
-    gradient = jax.grad(losses.temperature_loss)(jnp.float32(0.0), jnp.array([log_prob]), -4.0)
-    assert (gradient < 0) == rises
-    to_log_probs = jax.grad(losses.temperature_loss, argnums=1)(
-        jnp.float32(0.0), jnp.array([log_prob]), -4.0
-    )
-    assert not to_log_probs.any()
 
 
 @pytest.mark.parametrize(
@@ -120,21 +35,62 @@ def test_preference_loss_by_hand(
     np.testing.assert_allclose(swapped, found, atol=1e-5)
 
 
+# u = 1, -1, 2 with tau = 0.7: 0.7 * 1, 0.3 * 1, 0.7 * 4; their mean is 3.8 / 3.
+DIFFERENCES, OF_EACH = [1.0, -1.0, 2.0], [0.7, 0.3, 2.8]
+
+
+def test_expectile_loss_by_hand() -> None:
+    for difference, expected in zip(DIFFERENCES, OF_EACH, strict=True):
+        found = losses.expectile_loss(jnp.array([difference]), 0.7)
+        assert found == pytest.approx(expected)
+    assert losses.expectile_loss(jnp.array(DIFFERENCES), 0.7) == pytest.approx(1.26667, abs=1e-5)
+
+
+def test_expectile_of_a_half_is_half_the_squared_error() -> None:
+    # (1 + 1 + 4) / 3 / 2 = 1.
+    assert losses.expectile_loss(jnp.array(DIFFERENCES), 0.5) == pytest.approx(1.0)
+
+
+def test_expectile_loss_pushes_harder_where_the_prediction_is_too_low() -> None:
+    # d/du = 2 |tau - 1[u < 0]| u / 3: 2 * 0.7 / 3, -2 * 0.3 / 3, 2 * 0.7 * 2 / 3; at 0 it is 0.
+    gradient = jax.grad(losses.expectile_loss)(jnp.array(DIFFERENCES), 0.7)
+    np.testing.assert_allclose(gradient, [1.4 / 3, -0.6 / 3, 2.8 / 3], rtol=1e-6)
+    assert jax.grad(losses.expectile_loss)(jnp.zeros(1), 0.7) == 0
+
+
+@pytest.mark.parametrize(
+    ("advantage", "expected"),
+    [
+        # beta = 3: exp(1.5), exp(-1.5), exp(0); exp(4.8) = 121.5 is beyond the bound.
+        (0.5, 4.48169),
+        (-0.5, 0.22313),
+        (0.0, 1.0),
+        (1.6, 100.0),
+        # Extremes: exp overflows to infinity, and underflows to 0.
+        (1e4, 100.0),
+        (-1e4, 0.0),
+    ],
+)
+def test_advantage_weights_by_hand(advantage: float, expected: float) -> None:
+    advantages = jnp.array([advantage])
+    found = losses.advantage_weights(advantages, 3.0)
+    np.testing.assert_allclose(found, [expected], rtol=1e-5)
+    gradient = jax.grad(lambda a: losses.advantage_weights(a, 3.0).sum())(advantages)
+    assert gradient == 0  # and not NaN where exp overflows
+
+
+def test_the_bound_of_the_weights_can_be_another() -> None:
+    found = losses.advantage_weights(jnp.array([0.5, 1.6]), 3.0, largest=2.0)
+    np.testing.assert_array_equal(found, [2.0, 2.0])
+
+
 def test_shapes_that_would_broadcast_raise() -> None:
     one, three = jnp.zeros(1), jnp.zeros(3)
     with pytest.raises(AssertionError):
-        losses.adversarial_loss(one, three)
-    with pytest.raises(AssertionError):
-        losses.adversarial_loss(three, three[:, None])
-    with pytest.raises(AssertionError):
-        losses.pair_error(Q, NEXT_VALUES[..., :1], REWARDS, DISCOUNTS)
-    with pytest.raises(AssertionError):
-        losses.pair_error(Q[:, :1], NEXT_VALUES[:, :1], REWARDS[:, :1], DISCOUNTS[:, :1])
-    with pytest.raises(AssertionError):
-        losses.value_loss(three[:, None], jnp.zeros((2, 3)))
-    with pytest.raises(AssertionError):
         losses.actor_loss(three, one, 1.0)
     with pytest.raises(AssertionError):
-        losses.temperature_loss(one, three, -4.0)
+        losses.actor_loss(three[:, None], three[:, None], 1.0)
     with pytest.raises(AssertionError):
         losses.preference_loss(jnp.zeros((3, 2)), one)
+    with pytest.raises(AssertionError):
+        losses.expectile_loss(three[:, None], 0.7)

@@ -1,4 +1,4 @@
-"""The networks' shapes, initialisation and the squashed Gaussian's density."""
+"""The networks' shapes and initialisation."""
 
 from typing import Any
 
@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from appo_jax import networks
+from appo_jax import iql, networks
 from appo_jax.collect import sac
-from appo_jax.networks import MLP, leaky_relu, orthogonal, squashed_gaussian
+from appo_jax.layers import leaky_relu, orthogonal
+from appo_jax.networks import MLP
 
 
 def test_initialisation_is_uniform_in_one_over_root_fan_in() -> None:
-    params = MLP(2, 256, 3).init(jax.random.key(0), jnp.zeros(16))["params"]
+    params = jax.jit(MLP(2, 256, 3).init)(jax.random.key(0), jnp.zeros(16))["params"]
     for name, fan_in in (("hidden_0", 16), ("hidden_1", 256), ("output", 256)):
         bound = fan_in**-0.5
         for leaf in params[name].values():
@@ -45,12 +46,23 @@ def test_orthogonal_matrices_are_uniform(shape: tuple[int, int]) -> None:
     np.testing.assert_allclose(np.mean(entries[:, 0, 0] * entries[:, 1, 1]), 0, atol=0.02)
 
 
-def test_initialisation_calls_no_lapack() -> None:
+@pytest.mark.parametrize(
+    ("init", "config"), [(sac.init, sac.Config()), (iql.init, iql.Config(variant="jax"))]
+)
+def test_initialisation_calls_no_lapack(init: Any, config: Any) -> None:
     # Two decompositions in one program can hang on a CPU (`orthogonal`).
-    program = jax.jit(sac.init, static_argnums=(0, 2, 3)).lower(
-        sac.Config(), jax.random.key(0), 3, 1
-    )
+    program = jax.jit(init, static_argnums=(0, 2, 3)).lower(config, jax.random.key(0), 3, 1)
     assert "lapack" not in program.as_text()
+
+
+def test_an_orthogonal_gain_scales_weights_and_zeroes_biases() -> None:
+    init = jax.jit(MLP(1, 8, 3, orthogonal_gain=2.0).init)
+    params = init(jax.random.key(0), jnp.zeros(5))["params"]
+    for layer in params.values():
+        kernel = np.asarray(layer["kernel"])
+        product = kernel @ kernel.T if kernel.shape[0] < kernel.shape[1] else kernel.T @ kernel
+        np.testing.assert_allclose(product, 4 * np.eye(len(product)), atol=1e-5)
+        assert not layer["bias"].any()
 
 
 def test_hidden_layers_are_leaky() -> None:
@@ -78,59 +90,22 @@ def test_many_rows_are_what_few_are(
     shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = MLP(2, 16, 4)
-    inputs = jax.random.normal(jax.random.key(1), shape)
-    outcomes = []
-    for rows_last in (1000, 0):
-        monkeypatch.setattr(networks, "_ROWS_LAST", rows_last)
-        params = network.init(jax.random.key(0), inputs)
 
-        def loss(params: Any, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
-            outputs = network.apply(params, inputs)
-            return jnp.sum(jnp.sin(outputs)), outputs
+    def loss(params: Any, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
+        outputs = network.apply(params, inputs)
+        return jnp.sum(jnp.sin(outputs)), outputs
 
-        gradients, outputs = jax.grad(loss, argnums=(0, 1), has_aux=True)(params, inputs)
-        assert outputs.shape == (*shape[:-1], 4)
-        outcomes.append((params, outputs, gradients))
-    chex.assert_trees_all_equal(outcomes[0][0], outcomes[1][0])
-    chex.assert_trees_all_close(*outcomes, rtol=1e-5, atol=1e-6)
+    @jax.jit
+    def both_ways(inputs: jax.Array) -> Any:
+        outcomes = []
+        for rows_last in (1000, 0):
+            monkeypatch.setattr(networks, "_ROWS_LAST", rows_last)
+            params = network.init(jax.random.key(0), inputs)
+            gradients, outputs = jax.grad(loss, argnums=(0, 1), has_aux=True)(params, inputs)
+            outcomes.append((params, outputs, gradients))
+        return outcomes
 
-
-@pytest.mark.parametrize(
-    ("noise", "expected"),
-    [
-        # Standard normal at 0: -log(2 pi) / 2 = -0.918939; tanh has slope 1 there.
-        (0.0, -0.918939),
-        # At 1: -0.918939 - 0.5 = -1.418939; minus log(1 - tanh(1)^2) = +0.867562.
-        (1.0, -0.551377),
-    ],
-)
-def test_log_density_by_hand(noise: float, expected: float) -> None:
-    for dim in (1, 4):
-        zeros = jnp.zeros((1, dim))
-        actions, log_probs = squashed_gaussian(zeros, zeros, zeros + noise)
-        np.testing.assert_allclose(actions, np.tanh(noise) * np.ones((1, dim)), rtol=1e-6)
-        np.testing.assert_allclose(log_probs, [dim * expected], rtol=1e-5)
-
-
-def test_density_integrates_to_one() -> None:
-    # The density of a = tanh(u) over a grid of u: sum p(a) da with da = (1 - a^2) du.
-    pre_tanh = jnp.linspace(-8, 8, 4001)[:, None]
-    mean, log_std = jnp.full_like(pre_tanh, 0.3), jnp.full_like(pre_tanh, -0.5)
-    noise = (pre_tanh - mean) / jnp.exp(log_std)
-    actions, log_probs = squashed_gaussian(mean, log_std, noise)
-    mass = jnp.sum(jnp.exp(log_probs) * (1 - actions[:, 0] ** 2)) * (16 / 4000)
-    assert mass == pytest.approx(1.0, abs=1e-3)
-
-
-def test_extreme_inputs_stay_finite() -> None:
-    mean = jnp.array([[30.0], [-30.0]])
-
-    def log_prob(mean: jax.Array, log_std: jax.Array) -> jax.Array:
-        return squashed_gaussian(mean, log_std, jnp.ones_like(mean))[1].sum()
-
-    for log_std in (-20.0, 2.0):
-        value, gradients = jax.value_and_grad(log_prob, argnums=(0, 1))(
-            mean, jnp.full_like(mean, log_std)
-        )
-        assert np.isfinite(value)
-        assert all(np.isfinite(gradient).all() for gradient in gradients)
+    first, last = both_ways(jax.random.normal(jax.random.key(1), shape))
+    assert first[1].shape == last[1].shape == (*shape[:-1], 4)
+    chex.assert_trees_all_equal(first[0], last[0])
+    chex.assert_trees_all_close(first, last, rtol=1e-5, atol=1e-6)

@@ -11,13 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from train_helpers import TASK, TINY, parse, write_buffers
 
 import appo_jax
 from appo_jax import appo, checkpoint, policy, training
-from appo_jax.data.dataset import Normaliser
+from appo_jax.data.dataset import ActionScale, Normaliser
+from appo_jax.trainable import snapshot
 from appo_jax.types import InputError
-from experiments import outputs, runner
+from experiments.runs import files, runner
+from tests.helpers.runs import TASK, TINY, parse, write_buffers
+
+ROOT = Path(__file__).parents[1]
 
 
 def save(folder: Path, update: int, num_runs: int = 2) -> list[policy.Policy]:
@@ -29,17 +32,23 @@ def save(folder: Path, update: int, num_runs: int = 2) -> list[policy.Policy]:
         Normaliser(draw.normal(size=5).astype(np.float32), draw.uniform(1, 2, 5).astype(np.float32))
         for _ in range(num_runs)
     ]
-    run = {"algorithm": "appo", "policy": {"hidden_layers": 1, "hidden_dim": 8}, "task": "none"}
+    scales = [
+        ActionScale(
+            draw.normal(size=2).astype(np.float32), draw.uniform(1, 2, 2).astype(np.float32)
+        )
+        for _ in range(num_runs)
+    ]
+    run = {"algorithm": "appo", "policy": {"hidden_layers": 1, "hidden_dim": 8}, "env_name": "none"}
     checkpoint.save(
         folder,
         update,
-        policy.arrays(training.stack_runs(states), normalisers),
+        policy.arrays(training.stack_runs(states), normalisers, scales),
         {"runs": [{**run, "seed": n} for n in range(num_runs)], "first_run": 0, "rows": num_runs}
         | {"observation_dim": 5, "action_dim": 2},
     )
     return [
-        policy.Policy("appo", config, appo.snapshot(state), normaliser)
-        for state, normaliser in zip(states, normalisers, strict=True)
+        policy.Policy("appo", config, snapshot(state), normaliser, scale)
+        for state, normaliser, scale in zip(states, normalisers, scales, strict=True)
     ]
 
 
@@ -60,7 +69,10 @@ def test_each_run_comes_back(tmp_path: Path) -> None:
     by_hand = appo.act(
         saved[0].config, saved[0].state, jnp.asarray((observations - mean) / std, jnp.float32)
     )
-    np.testing.assert_allclose(saved[0](observations), by_hand, atol=1e-6)
+    np.testing.assert_allclose(saved[0].unit_actions(observations), by_hand, atol=1e-6)
+    scale = saved[0].actions
+    in_its_units = scale.centre + scale.half_range * np.asarray(by_hand)
+    np.testing.assert_allclose(saved[0](observations), in_its_units, atol=1e-5)
     assert policy.load(folder, 1).config["seed"] == 1
     assert policy.load(folder).update == 20
     pickle.dumps(policy.load(folder).policy)
@@ -93,7 +105,7 @@ import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 sys.path[:0] = [sys.argv[1]]
 from appo_jax import checkpoint
-from test_policy import save
+from tests.test_policy import save
 assert len(jax.devices()) == 8
 spread = NamedSharding(Mesh(np.array(jax.devices()), "runs"), PartitionSpec("runs"))
 plain = checkpoint.save
@@ -106,7 +118,13 @@ save(Path(sys.argv[2]), 5, num_runs=8)
 
 def test_written_on_eight_devices_read_on_one(tmp_path: Path) -> None:
     subprocess.run(
-        [sys.executable, "-c", _EIGHT_DEVICES, str(Path(__file__).parent), str(tmp_path / "eight")],
+        [
+            sys.executable,
+            "-c",
+            _EIGHT_DEVICES,
+            str(Path(__file__).parents[1]),
+            str(tmp_path / "eight"),
+        ],
         check=True,
         env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"},
     )
@@ -135,7 +153,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, compiled: Path) -> Path:
 
 
 def test_the_last_three_checkpoints_give_the_numbers_of_training(trained: Path) -> None:
-    metrics = outputs.MetricsFile(trained / "metrics.csv")
+    metrics = files.MetricsFile(trained / "metrics.csv")
     names = ("eval/success_rate", "eval/success_rate_at_end", "eval/return")
     folder = trained / "checkpoints" / "policy"
     assert checkpoint.updates(folder) == [20, 40, 60]
@@ -152,7 +170,8 @@ def test_the_last_three_checkpoints_give_the_numbers_of_training(trained: Path) 
             )
             assert process.stderr == ""
             first, second = process.stdout.splitlines()
-            assert first == (f"appo on {TASK}-v3, lambda 0.03, seed 0, update {update}, 6 episodes")
+            numbers = "lam 0.03, discount 0.99, tau 0.001"
+            assert first == f"appo on {TASK}-v3, {numbers}, seed 0, update {update}, 6 episodes"
             rate, at_end, total = (metrics.values(0, "eval", name)[update] for name in names)
             assert second == (
                 f"success rate {rate:.1f} % (at the last step {at_end:.1f} %), return {total:.2f}"
@@ -165,9 +184,15 @@ def test_bad_evaluations(trained: Path) -> None:
     cases = {
         (): "error: --checkpoint is missing",
         ("--checkpoint=nowhere",): "error: nowhere: no policy checkpoint, expected a run's folder",
-        (f"--checkpoint={trained}", "--episodes=0"): "error: --episodes=0: expected at least 1",
+        (
+            f"--checkpoint={trained}",
+            "--episodes=0",
+        ): "error: --episodes=0: expected a whole number from 1",
         (f"--checkpoint={trained}", "--run=1"): f"error: {trained}: run 1, expected 0 to 0",
-        (f"--checkpoint={trained}", "--seed=-1"): "error: --seed=-1: expected 0 or more",
+        (
+            f"--checkpoint={trained}",
+            "--seed=-1",
+        ): "error: --seed=-1: expected a whole number from 0",
     }
     started = [
         subprocess.Popen(
@@ -182,3 +207,14 @@ def test_bad_evaluations(trained: Path) -> None:
         assert process.returncode == 1
         assert stderr.startswith(message)
         assert len(stderr.splitlines()) == 1
+
+
+def test_a_checkpoint_of_another_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for version, whose in ((1, "an earlier"), (9, "a newer")):
+        folder = tmp_path / str(version) / "checkpoints" / "policy"
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoint, "FORMAT_VERSION", version)
+            save(folder, 10)
+        expected = f"format version {version} of {whose} appo-jax, expected 2; use the release"
+        with pytest.raises(InputError, match=expected):
+            appo_jax.load_policy(folder)

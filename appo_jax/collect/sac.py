@@ -6,7 +6,7 @@
 
 The settings are those of BPref's agent on the true reward, whose buffers the paper's data are:
 observations as they are, one learned temperature, a slow target network. All that such an agent
-sees while it learns is medium-replay data; `collect/medium_replay.py` collects it.
+sees while it learns is medium-replay data; `collect/replay_collection.py` collects it.
 """
 
 import dataclasses
@@ -19,75 +19,47 @@ import optax
 from flax import struct
 
 from appo_jax import losses
-from appo_jax.networks import (
-    MLP,
-    Params,
-    forward,
-    forward_ensemble,
-    squashed_gaussian,
-    state_action,
-)
-from appo_jax.optimiser import adam_step
-from appo_jax.types import Metrics
+from appo_jax.actors import squashed_gaussian
+from appo_jax.networks import MLP, Params, forward, forward_ensemble, state_action
+from appo_jax.settings import Settings, setting
+from appo_jax.trainable import Trainable
+from appo_jax.types import Metrics, Transitions
 
 NUM_CRITICS = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
-    """What shapes the program. Defaults are BPref's for Meta-World.
+class Config(Settings):
+    """What shapes the program. Defaults are BPref's for Meta-World."""
 
-    hidden_layers, hidden_dim: of actor and critics, ReLU, orthogonal initialisation.
-    batch_size: transitions of one update. *_learning_rate: Adam's.
-    initial_temperature: alpha at the start. target_interval: updates for one of the target critics.
-    log_std_min, log_std_max: bounds of the actor's log standard deviation, approached by a tanh.
-    """
-
-    hidden_layers: int = 3
-    hidden_dim: int = 256
-    batch_size: int = 512
-    actor_learning_rate: float = 3e-4
-    critic_learning_rate: float = 3e-4
-    temperature_learning_rate: float = 1e-4
-    initial_temperature: float = 0.1
-    target_interval: int = 2
-    log_std_min: float = -5.0
-    log_std_max: float = 2.0
+    hidden_layers: int = setting(3, "hidden layers of actor and critics (ReLU)")
+    hidden_dim: int = setting(256, "units of each hidden layer")
+    batch_size: int = setting(512, "transitions of one update")
+    actor_learning_rate: float = setting(3e-4, "Adam's, of the actor", above=0)
+    critic_learning_rate: float = setting(3e-4, "Adam's, of the critics", above=0)
+    temperature_learning_rate: float = setting(1e-4, "Adam's, of the temperature alpha", above=0)
+    initial_temperature: float = setting(0.1, "alpha at the start", above=0)
+    target_interval: int = setting(2, "updates for one of the target critics")
+    # The log standard deviation approaches these by a tanh.
+    log_std_min: float = setting(-5.0, "lower bound of the actor's log standard deviation")
+    log_std_max: float = setting(2.0, "upper bound of the actor's log standard deviation")
 
 
 class TrainState(struct.PyTreeNode):
     """All that training carries on, as arrays.
 
-    Critic parameters have a leading axis of two; `step` counts updates; the optimiser states are
-    Adam's. `discount` and `tau` (Polyak rate) are float32 scalars.
+    The critics' parameters have a leading axis of two; `step` counts updates. `discount` and `tau`
+    (Polyak rate) are float32 scalars.
     """
 
-    actor_params: Params
-    critic_params: Params
+    actor: Trainable
+    critics: Trainable
     target_critic_params: Params
-    log_temperature: jax.Array
-    actor_optimiser: optax.OptState
-    critic_optimiser: optax.OptState
-    temperature_optimiser: optax.OptState
+    log_temperature: Trainable
     key: jax.Array
     step: jax.Array
     discount: jax.Array
     tau: jax.Array
-
-
-class Batch(struct.PyTreeNode):
-    """Transitions of one update, observations as the environment gives them.
-
-    observations, next_observations: `[batch, observation_dim]`. actions: `[batch, action_dim]` in
-    [-1, 1]. rewards: `[batch]`. terminations: `[batch]`, True where the step reached a terminal
-    state; a time limit is none.
-    """
-
-    observations: jax.Array
-    actions: jax.Array
-    rewards: jax.Array
-    next_observations: jax.Array
-    terminations: jax.Array
 
 
 def init(
@@ -108,14 +80,13 @@ def init(
     )
     log_temperature = jnp.log(jnp.float32(config.initial_temperature))
     return TrainState(
-        actor_params=actor_params,
-        critic_params=critic_params,
+        actor=Trainable.create(actor_params, optax.adam(config.actor_learning_rate)),
+        critics=Trainable.create(critic_params, optax.adam(config.critic_learning_rate)),
         # A copy: a state whose leaves share a buffer can't be donated.
         target_critic_params=jax.tree.map(jnp.copy, critic_params),
-        log_temperature=log_temperature,
-        actor_optimiser=optax.adam(config.actor_learning_rate).init(actor_params),
-        critic_optimiser=optax.adam(config.critic_learning_rate).init(critic_params),
-        temperature_optimiser=optax.adam(config.temperature_learning_rate).init(log_temperature),
+        log_temperature=Trainable.create(
+            log_temperature, optax.adam(config.temperature_learning_rate)
+        ),
         key=state_key,
         step=jnp.int32(0),
         discount=jnp.asarray(discount, jnp.float32),
@@ -124,8 +95,12 @@ def init(
 
 
 @functools.partial(jax.jit, static_argnames="config")
-def update_step(config: Config, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+def update_step(
+    config: Config, state: TrainState, batch: Transitions
+) -> tuple[TrainState, Metrics]:
     """One update of critics, actor and temperature; of the target critics on every second one.
+
+    Observations are as the environment gives them.
 
     Returns the new state and scalar metrics. Raises AssertionError (chex) for arrays whose shapes
     don't fit together.
@@ -140,7 +115,7 @@ def update_step(config: Config, state: TrainState, batch: Batch) -> tuple[TrainS
     # A rate of 0 leaves the targets as they are, to the bit.
     tau = jnp.where(step % config.target_interval == 0, state.tau, 0.0)
     target_critic_params = optax.incremental_update(
-        state.critic_params, state.target_critic_params, tau
+        state.critics.params, state.target_critic_params, tau
     )
     state = state.replace(key=key, step=step, target_critic_params=target_critic_params)
     return state, critic_metrics | actor_metrics
@@ -151,13 +126,13 @@ def explore(
     config: Config, state: TrainState, key: jax.Array, observations: jax.Array
 ) -> jax.Array:
     """Actions drawn from the policy, `[..., action_dim]`, at `[..., observation_dim]`."""
-    return _sample_actions(config, state.actor_params, key, observations)[0]
+    return _sample_actions(config, state.actor.params, key, observations)[0]
 
 
 @functools.partial(jax.jit, static_argnames="config")
 def act(config: Config, state: TrainState, observations: jax.Array) -> jax.Array:
     """The policy's mean action tanh(mean), `[..., action_dim]`, at `[..., observation_dim]`."""
-    return jnp.tanh(_action_distribution(config, state.actor_params, observations)[0])
+    return jnp.tanh(_action_distribution(config, state.actor.params, observations)[0])
 
 
 def td_target(
@@ -188,7 +163,7 @@ def critic_loss(q: jax.Array, target: jax.Array) -> jax.Array:
 def temperature_loss(
     log_temperature: jax.Array, log_probs: jax.Array, target_entropy: float
 ) -> jax.Array:
-    """Mean of alpha (-log pi - target entropy), BPref's form; `losses` has that of SAC's authors.
+    """Mean of alpha (-log pi - target entropy), BPref's form; `appo` has that of SAC's authors.
 
     log_temperature: scalar; log_probs: `[batch]`, no gradient. Returns a scalar.
     """
@@ -202,11 +177,11 @@ def log_std_of(output: jax.Array, low: float, high: float) -> jax.Array:
 
 
 def _update_critics(
-    config: Config, state: TrainState, batch: Batch, key: jax.Array
+    config: Config, state: TrainState, batch: Transitions, key: jax.Array
 ) -> tuple[TrainState, Metrics]:
     critic = _network(config, 1)
     next_actions, next_log_probs = _sample_actions(
-        config, state.actor_params, key, batch.next_observations
+        config, state.actor.params, key, batch.next_observations
     )
     next_inputs = state_action(batch.next_observations, next_actions)
     target = td_target(
@@ -215,7 +190,7 @@ def _update_critics(
         forward_ensemble(critic, state.target_critic_params, next_inputs)[..., 0],
         next_log_probs,
         state.discount,
-        jnp.exp(state.log_temperature),
+        jnp.exp(state.log_temperature.params),
     )
     inputs = state_action(batch.observations, batch.actions)
 
@@ -223,12 +198,9 @@ def _update_critics(
         q = forward_ensemble(critic, critic_params, inputs)[..., 0]
         return critic_loss(q, target), jnp.mean(q)
 
-    (loss_value, q_mean), grads = jax.value_and_grad(loss, has_aux=True)(state.critic_params)
-    critic_params, critic_optimiser = adam_step(
-        config.critic_learning_rate, grads, state.critic_optimiser, state.critic_params
-    )
-    state = state.replace(critic_params=critic_params, critic_optimiser=critic_optimiser)
-    return state, {"critic/loss": loss_value, "critic/q_mean": q_mean}
+    (loss_value, q_mean), grads = jax.value_and_grad(loss, has_aux=True)(state.critics.params)
+    critics = state.critics.step(grads, optax.adam(config.critic_learning_rate))
+    return state.replace(critics=critics), {"critic/loss": loss_value, "critic/q_mean": q_mean}
 
 
 def _update_actor(
@@ -237,29 +209,23 @@ def _update_actor(
     def loss(actor_params: Params) -> tuple[jax.Array, jax.Array]:
         actions, log_probs = _sample_actions(config, actor_params, key, observations)
         inputs = state_action(observations, actions)
-        q = forward_ensemble(_network(config, 1), state.critic_params, inputs)[..., 0]
-        temperature = jnp.exp(state.log_temperature)
+        q = forward_ensemble(_network(config, 1), state.critics.params, inputs)[..., 0]
+        temperature = jnp.exp(state.log_temperature.params)
         return losses.actor_loss(log_probs, jnp.min(q, axis=0), temperature), log_probs
 
-    (loss_value, log_probs), grads = jax.value_and_grad(loss, has_aux=True)(state.actor_params)
-    actor_params, actor_optimiser = adam_step(
-        config.actor_learning_rate, grads, state.actor_optimiser, state.actor_params
-    )
-    target_entropy = -float(_action_dim(state.actor_params))
-    grad = jax.grad(temperature_loss)(state.log_temperature, log_probs, target_entropy)
-    log_temperature, temperature_optimiser = adam_step(
-        config.temperature_learning_rate, grad, state.temperature_optimiser, state.log_temperature
-    )
+    (loss_value, log_probs), grads = jax.value_and_grad(loss, has_aux=True)(state.actor.params)
+    target_entropy = -float(_action_dim(state.actor.params))
+    grad = jax.grad(temperature_loss)(state.log_temperature.params, log_probs, target_entropy)
     metrics = {
         "actor/loss": loss_value,
         "actor/entropy": -jnp.mean(log_probs),
-        "temperature/alpha": jnp.exp(state.log_temperature),
+        "temperature/alpha": jnp.exp(state.log_temperature.params),
     }
     state = state.replace(
-        actor_params=actor_params,
-        actor_optimiser=actor_optimiser,
-        log_temperature=log_temperature,
-        temperature_optimiser=temperature_optimiser,
+        actor=state.actor.step(grads, optax.adam(config.actor_learning_rate)),
+        log_temperature=state.log_temperature.step(
+            grad, optax.adam(config.temperature_learning_rate)
+        ),
     )
     return state, metrics
 
@@ -284,4 +250,4 @@ def _action_dim(actor_params: Params) -> int:
 
 
 def _network(config: Config, output_dim: int) -> MLP:
-    return MLP(config.hidden_layers, config.hidden_dim, output_dim, 0.0, orthogonal=True)
+    return MLP(config.hidden_layers, config.hidden_dim, output_dim, 0.0, orthogonal_gain=1.0)

@@ -14,11 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from appo_jax.types import InputError, SegmentPairs, Store, Transitions, View
+from appo_jax.types import InputError, LabelledPairs, SegmentPairs, Store, Transitions, View
 
 STD_FLOOR = (
     1e-3  # added to every standard deviation: 18 of 39 columns of a Meta-World set hardly vary
 )
+
+
+_ROUNDING = 1e-5  # of an action at a bound
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +49,32 @@ class Normaliser:
     def __call__(self, observations: Any) -> Any:
         """Normalise `[..., observation_dim]`."""
         return (observations - self.mean) / self.std
+
+
+@dataclasses.dataclass(frozen=True)
+class ActionScale:
+    """Between [-1, 1] and an environment's actions, in `centre` +- `half_range`, `[action_dim]`."""
+
+    centre: np.ndarray
+    half_range: np.ndarray
+
+    @classmethod
+    def between(cls, low: np.ndarray, high: np.ndarray) -> "ActionScale":
+        """That of the environment's lowest and highest actions."""
+        return cls((high + low) / 2, (high - low) / 2)
+
+    def to_raw(self, actions: np.ndarray) -> np.ndarray:
+        """The environment's actions, `[..., action_dim]`, of ones in [-1, 1]."""
+        return self.centre + self.half_range * actions
+
+    def to_unit(self, actions: np.ndarray) -> np.ndarray:
+        """The environment's actions, `[..., action_dim]`, in [-1, 1]; beyond it where they were.
+
+        What rounding alone puts beyond is put back.
+        """
+        unit = (actions - self.centre) / self.half_range
+        inside = np.abs(unit) <= 1 + _ROUNDING
+        return np.where(inside, np.clip(unit, -1, 1), unit).astype(np.float32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -276,12 +305,17 @@ def to_device_together(
     for dataset in datasets:
         transition_rows.append(dataset.transition_rows() + np.int32(first_row))
         segment_rows.append(dataset.segment_rows(segment_length) + np.int32(first_row))
-        numbers = (
-            (first_transition, len(transition_rows[-1]))
-            + (first_segment, len(segment_rows[-1]))
-            + (first_row, first_row)
-        )
-        views.append(View(*(jnp.int32(number) for number in numbers)))
+        numbers = {
+            "first_transition": first_transition,
+            "num_transitions": len(transition_rows[-1]),
+            "first_segment": first_segment,
+            "num_segments": len(segment_rows[-1]),
+            "first_row": first_row,
+            "first_reward": first_row,
+            "first_pair": 0,
+            "num_pairs": 0,
+        }
+        views.append(View(**{name: jnp.int32(number) for name, number in numbers.items()}))
         first_row += len(dataset.observations)
         first_transition += len(transition_rows[-1])
         first_segment += len(segment_rows[-1])
@@ -294,8 +328,33 @@ def to_device_together(
         transition_rows=_joined(transition_rows),
         segment_rows=_joined(segment_rows),
         rewards=_joined([dataset.rewards for dataset in datasets]),
+        pair_rows=jnp.zeros((0, 2), jnp.int32),
+        pair_labels=jnp.zeros(0, jnp.float32),
     )
     return store, views
+
+
+def with_pairs(
+    store: Store, views: Sequence[View], pairs: Sequence[LabelledPairs]
+) -> tuple[Store, list[View]]:
+    """The store with labelled pairs in it, and each view with its own, `pairs[i]` for `views[i]`.
+
+    Pairs that several views share (the same object) lie in the store once.
+    """
+    places: dict[int, int] = {}
+    kept: list[LabelledPairs] = []
+    for own in pairs:
+        if id(own) not in places:
+            places[id(own)] = sum(len(before.labels) for before in kept)
+            kept.append(own)
+    store = store.replace(
+        pair_rows=jnp.concatenate([own.rows for own in kept]),
+        pair_labels=jnp.concatenate([own.labels for own in kept]),
+    )
+    return store, [
+        view.replace(first_pair=jnp.int32(places[id(own)]), num_pairs=jnp.int32(len(own.labels)))
+        for view, own in zip(views, pairs, strict=True)
+    ]
 
 
 def _normalised(dataset: Dataset, normaliser: Normaliser) -> np.ndarray:
@@ -322,9 +381,23 @@ def draw_segment_rows(
     return store.segment_rows[view.first_segment + index]
 
 
-def gather_transitions(store: Store, rows: jax.Array) -> Transitions:
+def draw_labelled_pairs(
+    key: jax.Array, store: Store, view: View, batch_size: int
+) -> tuple[jax.Array, jax.Array]:
+    """Labelled pairs of the view, uniform with replacement: rows `[batch_size, 2]`, labels."""
+    index = view.first_pair + jax.random.randint(key, (batch_size,), 0, view.num_pairs)
+    return store.pair_rows[index], store.pair_labels[index]
+
+
+def gather_transitions(store: Store, view: View, rows: jax.Array) -> Transitions:
     """The transitions that start at `rows` `[batch]`."""
-    return Transitions(observations=store.observations[rows], actions=store.actions[rows])
+    return Transitions(
+        observations=store.observations[rows],
+        actions=store.actions[rows],
+        rewards=store.rewards[view.first_reward + rows - view.first_row],
+        next_observations=store.observations[rows + 1],
+        terminations=store.terminations[rows],
+    )
 
 
 def gather_segment_pairs(store: Store, view: View, rows: jax.Array, length: int) -> SegmentPairs:

@@ -143,18 +143,14 @@ def _draw_pairs(
     return jax.vmap(draw)(indices)
 
 
-def accuracy(
-    preferences: Preferences, dataset: Dataset, rewards: np.ndarray
-) -> tuple[float | None, int]:
-    """How often summed `rewards` `[rows]` order a pair as its label does; ties are left out.
+def accuracy(labels: np.ndarray, scores: np.ndarray) -> tuple[float | None, int]:
+    """How often scores `[pairs, 2]` order a pair as its label `[pairs]` does; ties are left out.
 
-    Equal sums order no pair, so they count as wrong: a constant reward is right on none.
+    Equal scores order no pair, so they count as wrong: a constant reward is right on none.
     Returns the share, None where every pair is a tie, and the number of pairs that it is over.
     """
-    steps = preferences.rows(dataset)[..., None] + np.arange(preferences.length)
-    returns = np.asarray(rewards)[steps].sum(axis=-1, dtype=np.float64)
-    strict = preferences.labels != 0.5
-    correct = np.sign(returns[:, 1] - returns[:, 0]) == np.sign(preferences.labels - 0.5)
+    strict = labels != 0.5
+    correct = np.sign(scores[:, 1] - scores[:, 0]) == np.sign(labels - 0.5)
     count = int(strict.sum())
     return (float(correct[strict].mean()) if count else None), count
 

@@ -18,9 +18,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from appo_jax.envs.family import Family
 from appo_jax.types import InputError
 
 HORIZON = 500  # step 500 truncates, step 501 raises
+OBSERVATION_DIM, ACTION_DIM = 39, 4
+GOAL_COLUMNS = slice(36, 39)  # of an observation
+TIE_THRESHOLD = 12.5  # of the paper's teacher: half a point of reward for each step of a segment
 REWARD_FUNCTION_VERSION = "v2"
 VERSION = "v3"
 
@@ -71,6 +75,15 @@ def canonical_name(task: str) -> str:
         f"task {task!r} is none of Meta-World's {len(TASKS)}, "
         f"expected a name like sweep, sweep-v2 or sweep-v3{hint}"
     )
+
+
+def is_task(name: str) -> bool:
+    """Whether `canonical_name` takes it."""
+    try:
+        canonical_name(name)
+    except InputError:
+        return False
+    return True
 
 
 def paper_size(task: str) -> int | None:
@@ -172,3 +185,26 @@ def _import(module: str) -> types.ModuleType:
     # Scripted actions out of bounds are the rule, and would be reported from worker processes.
     warnings.filterwarnings("ignore", message=r"Constant\(s\) may be too high")
     return imported
+
+
+def _reset(env: gymnasium.Env, seed: int) -> np.ndarray:
+    reseed(env, seed)
+    return env.reset()[0]
+
+
+FAMILY = Family(
+    flag="task",
+    owner="metaworld",
+    claims=is_task,
+    canonical=canonical_name,
+    make=functools.partial(make, seed=0),
+    reset=_reset,
+    versions=package_versions,
+    names=TASKS,
+    dims=(OBSERVATION_DIM, ACTION_DIM),
+    bounds=(-1.0, 1.0),
+    goal=GOAL_COLUMNS,
+    terminates=False,
+    tie_threshold=TIE_THRESHOLD,
+    horizon=HORIZON,
+)

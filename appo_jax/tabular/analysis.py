@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from appo_jax.tabular.appo import Run, advantage_cost
+from appo_jax.tabular.appo_with_model import Run, advantage_cost
 from appo_jax.tabular.mdp import (
     MDP,
     all_trajectories,

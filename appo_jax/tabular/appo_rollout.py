@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from appo_jax.tabular import adversary, policy_evaluation
-from appo_jax.tabular.appo import Run, improve, inner_steps, step_size, visit_frequencies
+from appo_jax.tabular.appo_with_model import Run, improve, inner_steps, step_size, visit_frequencies
 from appo_jax.tabular.estimation import pair_features
 from appo_jax.tabular.mdp import MDP, Trajectories, sample_trajectories, uniform_policy
 

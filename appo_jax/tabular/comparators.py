@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from appo_jax import losses
-from appo_jax.tabular.appo import visit_frequencies
+from appo_jax.tabular.appo_with_model import visit_frequencies
 from appo_jax.tabular.estimation import OfflineData, features, transition_counts
 from appo_jax.tabular.mdp import MDP, occupancy
 

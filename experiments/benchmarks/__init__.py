@@ -1,0 +1,1 @@
+"""What the benchmark commands time, and the independent PyTorch versions."""

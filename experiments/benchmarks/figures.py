@@ -1,0 +1,236 @@
+"""What `experiments.benchmark` measures: each figure is a function that gives rows of a table."""
+
+import functools
+import importlib.util
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from appo_jax import appo, iql, training
+from appo_jax.types import Store, View
+from experiments.benchmarks.workloads import (
+    CONFIG,
+    Workload,
+    interleave,
+    jax_workload,
+    lower_chunk,
+    matrix_products,
+    product_workload,
+    random_store,
+    runs_of,
+    torch_appo_workload,
+    torch_iql_workload,
+)
+
+Row = dict[str, Any]
+
+SMALL, LARGE = 100_000, 2_400_000  # transitions; the paper's largest set has the latter
+PAPER_RUNS, PAPER_UPDATES = 80, 250_000  # eight tasks, two numbers of labels, five seeds
+
+
+def update_figure(rounds: int, num_updates: int) -> list[Row]:
+    """Milliseconds of one APPO update, with sampling and gathering of its batch: ours, PyTorch's.
+
+    Both draw from 100,000 random transitions in memory and use all cores this process may use.
+    PyTorch is left out where it isn't installed.
+    """
+    store, view = random_store(SMALL)
+    workloads = {"appo_jax": jax_workload(store, view, num_updates)}
+    if importlib.util.find_spec("torch"):
+        workloads["PyTorch, eager"] = torch_appo_workload(store, num_updates)
+    return _rows("update", interleave(workloads, rounds), dict.fromkeys(workloads, num_updates))
+
+
+def iql_figure(rounds: int, num_updates: int) -> list[Row]:
+    """The same as `update_figure` of one IQL update."""
+    store, view = random_store(SMALL)
+    workloads = {"appo_jax": jax_workload(store, view, num_updates, learner=iql)}
+    if importlib.util.find_spec("torch"):
+        workloads["PyTorch, eager"] = torch_iql_workload(store, num_updates)
+    return _rows("iql", interleave(workloads, rounds), dict.fromkeys(workloads, num_updates))
+
+
+def runs_figure(rounds: int, num_updates: int, counts: Sequence[int] = (1, 5, 20)) -> list[Row]:
+    """Many runs in one program against as many matrix products alone; ms per run and update."""
+    store, view = random_store(SMALL)
+    workloads: dict[str, Workload] = {}
+    updates: dict[str, int] = {}
+    for count in counts:
+        each = max(1, num_updates // count)
+        workloads[f"{count} runs"] = jax_workload(store, view, each, count)
+        workloads[f"{count} x products"] = product_workload(each, count)
+        updates |= {f"{count} runs": each * count, f"{count} x products": each * count}
+    rows = _rows("runs", interleave(workloads, rounds), updates)
+    flop = sum(2 * m * k * n for m, k, n in matrix_products())
+    for row in rows:
+        row["updates_per_second"] = 1e3 / row["median"]
+        row["gflop_per_second"] = flop / row["median"] / 1e6
+    for ours, products in zip(rows[::2], rows[1::2], strict=True):
+        ours["fraction_of_products"] = products["median"] / ours["median"]
+    return rows
+
+
+def size_figure(rounds: int, num_updates: int) -> list[Row]:
+    """Milliseconds of an update with a small and with a large data set."""
+    workloads = {
+        f"{size:,} transitions": jax_workload(*random_store(size), num_updates)
+        for size in (SMALL, LARGE)
+    }
+    return _rows("data size", interleave(workloads, rounds), dict.fromkeys(workloads, num_updates))
+
+
+def compile_figure(rounds: int, _: int) -> list[Row]:
+    """Seconds to compile a chunk, without a cache."""
+    store, view = random_store(SMALL)
+    seconds = []
+    for _ in range(min(rounds, 3)):
+        jax.clear_caches()
+        clock = time.perf_counter()
+        lower_chunk(store, view, 100, 1).compile()
+        seconds.append(time.perf_counter() - clock)
+    return [{"figure": "compile", "name": "a chunk", "unit": "s"} | spread(seconds)]
+
+
+def memory_figure(_: int, __: int) -> list[Row]:
+    """Peak memory of five runs on the large set, above that of Python with JAX loaded."""
+    code = "from experiments.benchmarks.figures import peak_memory; print(peak_memory({}, {}))"
+    peaks = [
+        float(
+            subprocess.run(
+                [sys.executable, "-c", code.format(num_runs, LARGE)],
+                stdout=subprocess.PIPE,
+                check=True,
+                text=True,
+            ).stdout
+        )
+        for num_runs in (0, 5)
+    ]
+    return [
+        {"figure": "memory", "name": "5 runs, 2.4e6 rows", "unit": "GB"}
+        | spread([(peaks[1] - peaks[0]) / 1e9])
+    ]
+
+
+def peak_memory(num_runs: int, num_transitions: int) -> int:
+    """Bytes that this process has had in memory at most, after two updates of some runs.
+
+    With the making of the data set, whose host copy is gone once it is on the device.
+    """
+    jax.block_until_ready(jnp.zeros(1))
+    if num_runs:
+        store, view = random_store(num_transitions)
+        rewards = [jnp.full(len(store.actions), run, jnp.float32) for run in range(num_runs)]
+        store = store.replace(rewards=jnp.concatenate(rewards))
+        del rewards
+        jax_workload(store, view, 2, num_runs)()
+    status = Path("/proc/self/status")
+    if status.exists():  # getrusage tells the peak of the process that started this one, too
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024
+    scale = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+
+
+def precision_figure(rounds: int, num_updates: int, count: int = 20) -> list[Row]:
+    """Matrix products in float32, TensorFloat-32 and bfloat16: speed, and what it does to losses.
+
+    On a CPU the three are the same.
+    """
+    store, view = random_store(SMALL)
+    each = max(1, num_updates // count)
+    workloads: dict[str, Workload] = {}
+    losses: dict[str, dict[str, float]] = {}
+    for name in ("float32", "tensorfloat32", "bfloat16"):
+        with jax.default_matmul_precision(name):
+            metrics = trained_metrics(store, view, 200)
+            losses[name] = {k: v for k, v in metrics.items() if k.endswith("/loss")}
+            workloads[name] = _under(name, jax_workload(store, view, each, count))
+    rows = _rows("precision", interleave(workloads, rounds), dict.fromkeys(workloads, each * count))
+    for row in rows:
+        row["losses_after_200_updates"] = losses[row["name"]]
+        row["largest_difference"] = max(
+            abs(value - losses["float32"][name]) / (abs(losses["float32"][name]) + 1e-6)
+            for name, value in losses[row["name"]].items()
+        )
+    return rows
+
+
+def _under(precision: str, work: Workload) -> Workload:
+    def run() -> None:
+        with jax.default_matmul_precision(precision):
+            work()
+
+    return run
+
+
+def trained_metrics(store: Store, view: View, num_updates: int) -> dict[str, float]:
+    """Mean metrics of the first updates of one run."""
+    states, keys, views = runs_of(view, 1)
+    _, metrics, _ = training.train_chunk(
+        appo, CONFIG, num_updates, states, keys, store, (views,), training.choose_batch_runs()
+    )
+    return {name: float(value[0]) for name, value in metrics.items()}
+
+
+def saturation(rows: Sequence[Row]) -> dict[str, float]:
+    """From `runs_figure`: from how many runs on throughput no longer grows, and the paper's time.
+
+    It no longer grows where doubling the runs, or the next step of the list, gains less than 5 %.
+    """
+    ours = [row for row in rows if row["figure"] == "runs" and row["name"].endswith(" runs")]
+    best = max(ours, key=lambda row: row["updates_per_second"])
+    enough = next(
+        row for row in ours if row["updates_per_second"] > 0.95 * best["updates_per_second"]
+    )
+    hours = PAPER_RUNS * PAPER_UPDATES / best["updates_per_second"] / 3600
+    return {
+        "runs_that_fill_the_device": int(enough["name"].split()[0]),
+        "hours_for_the_papers_80_runs": hours,
+    }
+
+
+def _rows(figure: str, seconds: dict[str, list[float]], updates: dict[str, int]) -> list[Row]:
+    """Milliseconds per update, and the first workload's time over each, round by round."""
+    first = next(iter(seconds))
+    rows = []
+    for name, found in seconds.items():
+        each = [1e3 * one / updates[name] for one in found]
+        ratios = [
+            (ours / updates[first]) / (theirs / updates[name])
+            for ours, theirs in zip(seconds[first], found, strict=True)
+        ]
+        row = {"figure": figure, "name": name, "unit": "ms/update"} | spread(each)
+        rows.append(row | {"first_over_this": statistics.median(ratios)})
+    return rows
+
+
+def spread(values: Sequence[float]) -> Row:
+    """Median, least and greatest."""
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+Figure = Callable[[int, int], list[Row]]  # of the rounds, and of the updates of a workload
+
+ON_ANY_DEVICE: dict[str, Figure] = {
+    "update": update_figure,
+    "iql": iql_figure,
+    "runs": runs_figure,
+    "size": size_figure,
+    "compile": compile_figure,
+    "memory": memory_figure,
+}
+ON_A_GPU: dict[str, Figure] = {
+    "runs": functools.partial(runs_figure, counts=(1, 2, 5, 10, 20, 40, 80)),
+    "precision": precision_figure,
+    "size": size_figure,
+    "compile": compile_figure,
+}
+PRESETS = {"default": ON_ANY_DEVICE, "gpu": ON_A_GPU}

@@ -1,0 +1,258 @@
+"""What `experiments.benchmark` times: updates of ours and of PyTorch's, matrix products alone.
+
+A workload is a function without arguments that does a fixed amount of work and waits for its end.
+"""
+
+import functools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from appo_jax import appo, iql, training
+from appo_jax.data import dataset
+from appo_jax.training import PolicyLearner
+from appo_jax.types import Store, View
+from experiments.terminal.cli import available_cores
+
+Workload = Callable[[], None]
+Product = tuple[int, int, int]  # [m, k] times [k, n]
+
+OBSERVATION_DIM, ACTION_DIM = 39, 4  # Meta-World's
+EPISODE_LENGTH = 500
+CONFIG = appo.Config()
+IQL_CONFIG = iql.Config()
+# Seconds before each call: threads of the other side still spin for a moment after theirs.
+PAUSE = 0.2
+
+
+def matrix_products() -> list[Product]:
+    """The matrix products of one update, 3.13 GFLOP in all.
+
+    Of each network: forward, then for each layer the gradient of its weights and, but for the first
+    layer where nothing before it learns, of its input.
+    """
+    transitions, steps = CONFIG.batch_size, CONFIG.num_pairs * 2 * CONFIG.segment_length
+    state, pair = OBSERVATION_DIM, OBSERVATION_DIM + ACTION_DIM
+
+    def layers(inputs: int, outputs: int) -> list[tuple[int, int]]:
+        widths = [inputs, *[CONFIG.hidden_dim] * CONFIG.hidden_layers, outputs]
+        return list(zip(widths[:-1], widths[1:], strict=True))
+
+    def forward(rows: int, inputs: int, outputs: int) -> Iterator[Product]:
+        return ((rows, m, n) for m, n in layers(inputs, outputs))
+
+    def weights(rows: int, inputs: int, outputs: int) -> Iterator[Product]:
+        return ((m, rows, n) for m, n in layers(inputs, outputs))
+
+    def inner(rows: int, inputs: int, outputs: int, first: int = 1) -> Iterator[Product]:
+        return ((rows, n, m) for m, n in layers(inputs, outputs)[first:])
+
+    critic, actor = (2 * transitions + steps, pair, 1), (transitions, state, 2 * ACTION_DIM)
+    value, one = (transitions, state, 1), (transitions, pair, 1)
+    twice = [*forward(*critic), *weights(*critic), *inner(*critic), *forward(*one)]  # and targets
+    return [
+        *twice,
+        *twice,
+        *forward(steps, state, 1),  # V of the segments' next states
+        *forward(*value),
+        *weights(*value),
+        *inner(*value),
+        *forward(*actor),
+        *weights(*actor),
+        *inner(*actor),
+        *forward(*one),  # Q of the actor loss, and its gradient to the action
+        *inner(*one, first=0),
+    ]
+
+
+def product_workload(num_updates: int, num_runs: int) -> Workload:
+    """A call makes the matrix products of so many updates of so many runs, and nothing else."""
+    shapes = matrix_products()
+    batch_runs = training.choose_batch_runs()
+
+    @jax.jit
+    def run(left: Any, right: Any) -> Any:
+        def one_run(left: Any, right: Any) -> Any:
+            def body(_: jax.Array, left: list[jax.Array]) -> list[jax.Array]:
+                # The barrier keeps the compiler from computing the one entry that is read alone.
+                out = jax.lax.optimization_barrier(
+                    [a @ b for a, b in zip(left, right, strict=True)]
+                )
+                return [
+                    a.at[0, 0].add(1e-30 * product[0, 0])
+                    for a, product in zip(left, out, strict=True)
+                ]
+
+            return jax.lax.fori_loop(0, num_updates, body, left)
+
+        return training.over_runs(one_run, batch_runs)(left, right)
+
+    draw = np.random.default_rng(0)
+
+    def matrices(places: tuple[int, int]) -> list[jax.Array]:
+        return [
+            jnp.asarray(draw.standard_normal((num_runs, *(s[p] for p in places)), np.float32))
+            for s in shapes
+        ]
+
+    left, right = matrices((0, 1)), matrices((1, 2))
+
+    def work() -> None:
+        jax.block_until_ready(run(left, right))
+
+    return work
+
+
+@functools.lru_cache(maxsize=1)
+def random_store(num_transitions: int) -> tuple[Store, View]:
+    """Transitions of noise in episodes of Meta-World's length and widths."""
+    draw = np.random.default_rng(0)
+    episodes = num_transitions // EPISODE_LENGTH
+    rows = episodes * (EPISODE_LENGTH + 1)
+    data = dataset.Dataset(
+        observations=draw.standard_normal((rows, OBSERVATION_DIM), np.float32),
+        actions=draw.random((rows, ACTION_DIM), np.float32) * 2 - 1,
+        rewards=draw.random(rows, np.float32),
+        terminations=np.zeros(rows, bool),
+        successes=None,
+        lengths=np.full(episodes, EPISODE_LENGTH),
+        id="noise",
+        metadata={},
+    )
+    return dataset.to_device(data, CONFIG.segment_length)
+
+
+def runs_of(
+    view: View, num_runs: int, learner: PolicyLearner = appo
+) -> tuple[Any, jax.Array, View]:
+    """States, keys and views of runs that differ in their keys."""
+    keys = jax.random.split(jax.random.key(1), num_runs)
+    init = functools.partial(
+        learner.init,
+        config_of(learner),
+        observation_dim=OBSERVATION_DIM,
+        action_dim=ACTION_DIM,
+    )
+    return jax.jit(jax.vmap(init))(keys), keys, training.stack_runs([view] * num_runs)
+
+
+def config_of(learner: PolicyLearner) -> Any:
+    """The config with which a learner is measured."""
+    return CONFIG if learner is appo else IQL_CONFIG
+
+
+def lower_chunk(store: Store, view: View, num_updates: int, num_runs: int) -> Any:
+    """A chunk, traced."""
+    states, keys, views = runs_of(view, num_runs)
+    return training.train_chunk.lower(
+        appo, CONFIG, num_updates, states, keys, store, (views,), training.choose_batch_runs()
+    )
+
+
+def jax_workload(
+    store: Store,
+    view: View,
+    num_updates: int,
+    num_runs: int = 1,
+    learner: PolicyLearner = appo,
+) -> Workload:
+    """A call makes `num_updates` updates of each run, in one program as in training."""
+    config, batch_runs = config_of(learner), training.choose_batch_runs()
+    states, keys, views = runs_of(view, num_runs, learner)
+
+    def work() -> None:
+        nonlocal states
+        states, metrics, _ = training.train_chunk(
+            learner, config, num_updates, states, keys, store, (views,), batch_runs
+        )
+        jax.block_until_ready((states, metrics))
+
+    return work
+
+
+def torch_appo_workload(store: Store, num_updates: int) -> Workload:
+    """APPO's updates in eager PyTorch, with the same data."""
+    import torch
+
+    from experiments.benchmarks import torch_appo
+
+    data = _torch_store(store)
+    reference = torch_appo.APPO(OBSERVATION_DIM, ACTION_DIM)
+    offsets = torch.arange(CONFIG.segment_length + 1)
+
+    def sample() -> torch_appo.Batch:
+        rows = _torch_draw(data.transition_rows, (CONFIG.batch_size,))
+        with_next = _torch_draw(data.segment_rows, (CONFIG.num_pairs, 2))[..., None] + offsets
+        steps = with_next[..., :-1]
+        return torch_appo.Batch(
+            observations=data.observations[rows],
+            actions=data.actions[rows],
+            segment_observations=data.observations[with_next],
+            segment_actions=data.actions[steps],
+            segment_rewards=data.rewards[steps],
+            segment_terminations=data.terminations[steps],
+        )
+
+    def work() -> None:
+        for _ in range(num_updates):
+            noise = torch.randn(CONFIG.batch_size, ACTION_DIM)
+            reference.update(sample(), noise, int(torch.randint(2, ())))
+
+    return work
+
+
+def torch_iql_workload(store: Store, num_updates: int) -> Workload:
+    """IQL's updates in eager PyTorch, with the same data."""
+    from experiments.benchmarks import torch_iql
+
+    data = _torch_store(store)
+    reference = torch_iql.IQL(OBSERVATION_DIM, ACTION_DIM, IQL_CONFIG.variant)
+
+    def sample() -> torch_iql.Batch:
+        rows = _torch_draw(data.transition_rows, (IQL_CONFIG.batch_size,))
+        return torch_iql.Batch(
+            observations=data.observations[rows],
+            actions=data.actions[rows],
+            rewards=data.rewards[rows],
+            next_observations=data.observations[rows + 1],
+            terminations=data.terminations[rows],
+        )
+
+    def work() -> None:
+        for _ in range(num_updates):
+            reference.update(sample())
+
+    return work
+
+
+def _torch_store(store: Store) -> Any:
+    """The store with tensors in it, on as many threads as this process may use."""
+    import torch
+
+    torch.set_num_threads(available_cores())
+    store = store.replace(terminations=store.terminations.astype(jnp.float32))
+    return jax.tree.map(lambda array: torch.from_numpy(np.array(array)), store)
+
+
+def _torch_draw(rows: Any, shape: tuple[int, ...]) -> Any:
+    import torch
+
+    return rows[torch.randint(len(rows), shape)]
+
+
+def interleave(workloads: dict[str, Workload], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each workload in each round, after one call that isn't counted."""
+    for work in workloads.values():
+        work()
+    seconds: dict[str, list[float]] = {name: [] for name in workloads}
+    for _ in range(rounds):
+        for name, work in workloads.items():
+            time.sleep(PAUSE)
+            clock = time.perf_counter()
+            work()
+            seconds[name].append(time.perf_counter() - clock)
+    return seconds

@@ -1,0 +1,45 @@
+"""The learning curves of runs: a line for each setting, over seeds its mean and a band."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from experiments.runs.experiment import label
+from experiments.runs.results import RunResult, by_setting
+
+
+def plot(path: Path, results: Sequence[RunResult]) -> None:
+    """Draw the success rate, or the return, against updates, and write a PNG.
+
+    The band is from the least to the greatest seed; updates that all seeds came to have it.
+    """
+    from matplotlib.figure import Figure  # no pyplot: it would look for a display
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.add_subplot()
+    known = any(one.success_rate is not None for run in results for one in run.evaluations)
+    names, groups = by_setting(results)
+    for group in groups:
+        curves = [
+            {one.update: one.success_rate if known else one.total_return for one in run.evaluations}
+            for run in group
+        ]
+        updates = sorted(set.intersection(*map(set, curves)))
+        scores = np.array([[curve[update] for update in updates] for curve in curves], float)
+        seeds = f"{len(group)} seeds" if len(group) > 1 else f"seed {group[0].seed}"
+        text = ", ".join(filter(None, [label(group[0].settings, names), seeds]))
+        (line,) = axes.plot(updates, scores.mean(axis=0), marker="o", markersize=3, label=text)
+        if len(group) > 1:
+            low, high = scores.min(axis=0), scores.max(axis=0)
+            axes.fill_between(updates, low, high, alpha=0.15, color=line.get_color())
+    algorithms, tasks = (
+        ", ".join(dict.fromkeys(getattr(run, name) for run in results))
+        for name in ("algorithm", "env_name")
+    )
+    axes.set(title=f"{algorithms} on {tasks}", xlabel="updates", ylabel="return")
+    if known:
+        axes.set(ylabel="success rate (%)", ylim=(-3, 103))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=150)

@@ -1,0 +1,76 @@
+"""The data sets of runs: obtained from their sources, fitted to the environment, checked."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from appo_jax.data import checks
+from appo_jax.data.dataset import Dataset
+from appo_jax.envs import environment
+from appo_jax.types import InputError
+from experiments.runs.events import Ended, Report, Told
+from experiments.runs.experiment import Execution, Experiment
+from experiments.runs.folder import RunFolder
+from experiments.runs.sources import SOURCES
+
+
+def obtain_all(
+    runs: Sequence[Experiment], folder: RunFolder, execution: Execution, report: Report
+) -> dict[str, Dataset]:
+    """Every data set that a run trains on, by id; raises InputError for one that doesn't fit."""
+    found: dict[str, Dataset] = {}
+    for run in runs:
+        if run.dataset.id not in found:
+            dataset = obtain(run, execution, report)
+            folder.check_dataset(dataset)
+            report(Told(f"data: {_in_words(dataset)}"))
+            found[run.dataset.id] = dataset
+    return found
+
+
+def obtain(run: Experiment, execution: Execution, report: Report) -> Dataset:
+    """The run's data set, read, or collected and saved now, with a line for all that is odd in it.
+
+    Actions are scaled to [-1, 1], and what lies outside is clipped. Raises InputError if there is
+    no data set, for data of other widths than the environment's, and for too few episodes.
+    """
+    spaces = environment.spaces(run.env_name)  # first: a wrong name ends it before any work
+    dataset = SOURCES[run.dataset.source].load(run.dataset, run.env_name, execution, report)
+    report(Ended(f"{run.env_name} {run.dataset.recipe}"))
+    found = (dataset.observation_dim, dataset.action_dim)
+    if found != (spaces.observation_dim, spaces.action_dim):
+        raise InputError(
+            f"--dataset={dataset.id}: {found[0]} numbers in an observation and {found[1]} in an "
+            f"action, expected {run.env_name}'s {spaces.observation_dim} and {spaces.action_dim}"
+        )
+    rows = dataset.transition_rows()
+    actions = np.zeros_like(dataset.actions)
+    actions[rows] = spaces.actions.to_unit(dataset.actions[rows])
+    dataset = dataclasses.replace(dataset, actions=actions)
+    checks.check_episodes(dataset, run.segment_length)
+    dataset, warnings = checks.clip_actions(dataset)
+    goal = environment.family(run.env_name).goal
+    warn(f"data set {dataset.id}", warnings + checks.about_dataset(dataset, goal), report)
+    return dataset
+
+
+def warn(name: str, warnings: Sequence[str], report: Report) -> None:
+    """Tell of what is odd."""
+    for warning in warnings:
+        report(Told(f"warning: {name}: {warning}"))
+
+
+def _in_words(dataset: Dataset) -> str:
+    success, returns = dataset.success_rate(), dataset.returns()
+    known = f"{100 * (success or 0):.0f} % of the episodes succeed"
+    if success is None:
+        known = f"return {returns.mean():.1f} on average and {returns.max():.1f} at best"
+    return f"{dataset.num_transitions:,} transitions in {dataset.num_episodes:,} episodes, {known}"
+
+
+def origins(runs: Sequence[Experiment], execution: Execution) -> Mapping[str, str]:
+    """Where each data set comes from, by id, for a person."""
+    return {
+        run.dataset.id: SOURCES[run.dataset.source].describe(run.dataset, execution) for run in runs
+    }

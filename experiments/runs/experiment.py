@@ -1,0 +1,182 @@
+"""What a run is: everything that changes a number, and, apart from it, what doesn't."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from appo_jax import registry, training
+from appo_jax.settings import MAX_INT, Settings, setting
+from appo_jax.types import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class DatasetSpec:
+    """Which data set a run trains on.
+
+    requested: as on the command line. reason: why it led here. recipe: "medium-replay",
+    "medium-expert" or "minari". source: who loads it, a name in `sources.SOURCES`. id: under which
+    people know it. size: transitions, None where the set decides.
+    """
+
+    requested: str
+    reason: str
+    recipe: str
+    source: str
+    id: str
+    size: int | None
+    data_seed: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Experiment(Settings):
+    """All that changes a number.
+
+    algorithm: name in the registry. policy, swept: its policy learner's `Config` and `Swept`.
+    reward_model: its reward learner's `Config`, None where it has none. preferences_digest: of the
+    file of labels, None for the scripted teacher's. `num_updates` too is part of what a run is, but
+    without a schedule over the whole run a longer run extends a shorter one.
+    """
+
+    algorithm: str
+    env_name: str
+    dataset: DatasetSpec
+    policy: Any
+    swept: Any
+    reward_model: Any = None
+    preferences_digest: str | None = None
+    num_feedback: int = setting(1000, "labelled pairs; all of --preferences by default")
+    segment_length: int = setting(25, "steps of a segment")
+    tie_threshold: float = setting(
+        0.0, "returns that differ by no more are a tie; on Meta-World 12.5", low=0
+    )
+    label_noise: float = setting(0.0, "chance that a label becomes another one", low=0, high=1)
+    reward: Literal["learned", "shuffled", "negated", "true", "zero", "none"] = setting(
+        "learned",
+        "what trains the policy, to see what the labels give: the algorithm's own (learned, true, "
+        "or none), or in its place shuffled (permuted over the transitions), negated (upside "
+        "down), true (the data set's own, scaled to [0, 1]) or zero",
+    )
+    seed: int = setting(0, "of labels, initialisation, batches and evaluation", low=0, high=MAX_INT)
+    num_updates: int = setting(250_000, "updates of the policy; more of them extend a run")
+    eval_interval: int = setting(5_000, "updates between evaluations")
+    eval_episodes: int = setting(50, "episodes of one evaluation")
+    eval_stop_at_success: bool = setting(
+        False, "end an episode at its first success: the return is then no true one"
+    )
+
+    def resolved(self) -> dict[str, Any]:
+        """Every field, JSON-able."""
+        return dataclasses.asdict(self)
+
+    def identity(self) -> dict[str, Any]:
+        """What two runs must share for one to go on where the other stopped."""
+        resolved = self.resolved()
+        del resolved["num_updates"]
+        if self.horizon() is None:
+            resolved["policy"].pop("num_updates", None)
+        # A set that was collected by one start is found on disk by the next.
+        resolved["dataset"] = {"id": self.dataset.id}
+        return resolved
+
+    def horizon(self) -> int | None:
+        """The updates that the run has to have, for a schedule over all of it, else None."""
+        return training.horizon(registry.algorithm(self.algorithm).policy_learner, self.policy)
+
+    def digest(self) -> str:
+        """A short name for `identity`."""
+        return _digest(json.dumps(self.identity(), sort_keys=True))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Execution(Settings):
+    """Where and how runs are carried out: what changes no number."""
+
+    workdir: Path
+    data_dir: Path
+    preferences: Path | None = None
+    num_workers: int = setting(1, "simulator processes; all cores of this machine if left out")
+    chunk_updates: int = setting(500, "updates between two looks at the host")
+    batch_runs: Literal["auto", "map", "vmap"] = setting(
+        "auto", "runs of a grid in turn (map), together (vmap), or what suits the device (auto)"
+    )
+    runs_per_group: int = setting(
+        0, "runs of a grid that train in one program; 0: as many as fit into memory", low=0
+    )
+
+
+def digest(runs: Sequence[Experiment]) -> str:
+    """A short name for one run, or for all the runs of a grid."""
+    return runs[0].digest() if len(runs) == 1 else _digest(" ".join(run.digest() for run in runs))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def named_settings(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's settings, of `Experiment.resolved`, by the names that their flags have."""
+    return dict(_named(resolved))
+
+
+def _named(resolved: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    prefixes = {"policy": "", "swept": "", "reward_model": "reward_"}
+    for name, value in resolved.items():
+        if name == "dataset":
+            yield "dataset", value["id"]
+        elif isinstance(value, Mapping) and name in prefixes:
+            yield from ((prefixes[name] + inner, own) for inner, own in value.items())
+        elif name not in prefixes:
+            yield name, value
+
+
+def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names of the settings that aren't the same in all runs.
+
+    The data set is left out where it differs because the environment does.
+    """
+    names = list(dict.fromkeys(name for own in settings for name in own))
+    found = [name for name in names if len({repr(own.get(name)) for own in settings}) > 1]
+    pairs = {(own.get("env_name"), own.get("dataset")) for own in settings}
+    if len(pairs) == len({env_name for env_name, _ in pairs}) and "dataset" in found:
+        found.remove("dataset")
+    return found
+
+
+def label(settings: Mapping[str, Any], names: Sequence[str]) -> str:
+    """`lam 0.1, seed 3`: the settings of these names, for a legend or a message."""
+    return ", ".join(f"{name} {shown(settings.get(name))}" for name in names)
+
+
+def shown(value: Any) -> str:
+    """A setting's value, for a person."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def difference(found: Any, expected: Any) -> str | None:
+    """The first field in which two identities differ, as words, or None.
+
+    Fields of `found` alone count inside a field, not at the top. Either may come from a file, so
+    that it is anything.
+    """
+    if not (isinstance(found, Mapping) and isinstance(expected, Mapping)):
+        return None if found == expected else f"{found!r}, not {expected!r}"
+    for field, value in expected.items():
+        inner = found.get(field)
+        if isinstance(inner, Mapping) and isinstance(value, Mapping):
+            differs = difference(inner, {**dict.fromkeys(inner), **value})
+            if differs:
+                return f"{field}: {differs}"
+        elif inner != value:
+            return f"{field} {inner!r}, not {value!r}"
+    return None
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's contents. Raises InputError if it can't be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise InputError(f"{path}: can't be read ({error.strerror})") from error

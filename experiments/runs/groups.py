@@ -1,0 +1,124 @@
+"""How the runs of a grid are divided: groups that fit into memory, one program for all of them."""
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from appo_jax import training
+from appo_jax.types import InputError, Store
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """How the rows of a program lie: `count` of them, on the devices of `mesh`, worked off as
+    `batch_runs` says.
+    """
+
+    count: int
+    batch_runs: training.BatchRuns
+    mesh: Mesh | None
+
+    @classmethod
+    def of(cls, num_runs: int, batch_runs: training.BatchRuns, mesh: Mesh | None) -> "Rows":
+        """Rows for so many runs: as many on each device, the last run repeated to fill them up."""
+        devices = mesh.size if mesh else 1
+        return cls(-(-num_runs // devices) * devices, batch_runs, mesh)
+
+    def fill(self, values: Sequence[Any]) -> Any:
+        """Values of runs, stacked and put on their devices; the last one fills up."""
+        rows = [*values, *[values[-1]] * (self.count - len(values))]
+        return training.spread(self.mesh, training.stack_runs(rows))
+
+    def chunk_updates(self, wanted: int) -> int:
+        """Updates of a whole chunk: under `map` the rows take turns, and progress shall show."""
+        devices = self.mesh.size if self.mesh else 1
+        turns = self.count // devices if self.batch_runs == "map" else 1
+        return max(1, wanted // turns)
+
+
+class Programs:
+    """The chunks of one learner, compiled once and ahead: their time is that of their updates."""
+
+    def __init__(self, learner: Any, config: Any, store: Store, rows: Rows):
+        self._learner, self._config, self._store, self._rows = learner, config, store, rows
+        self._compiled: dict[int, Any] = {}
+
+    def is_compiled(self, num_updates: int) -> bool:
+        """Whether `chunk` answers at once."""
+        return num_updates in self._compiled
+
+    def chunk(self, num_updates: int, states: Any, keys: Any, data: tuple[Any, ...]) -> Any:
+        """The program of so many updates: (states, keys, data) to what `train_chunk` returns."""
+        if num_updates not in self._compiled:
+            self._compiled[num_updates] = training.train_chunk.lower(
+                self._learner,
+                self._config,
+                num_updates,
+                states,
+                keys,
+                self._store,
+                data,
+                self._rows.batch_runs,
+                self._rows.mesh,
+            ).compile()
+        program = self._compiled[num_updates]
+        return lambda states, keys, data: program(states, keys, self._store, data)
+
+    def memory(self, num_updates: int, states: Any, keys: Any, data: tuple[Any, ...]) -> int:
+        """Bytes of a chunk's arrays."""
+        self.chunk(num_updates, states, keys, data)
+        return _memory(self._compiled[num_updates])
+
+
+def fitting_size(
+    num_runs: int, memory_of: Callable[[int], int], tell: Callable[[str], None]
+) -> int:
+    """The runs of a group: all, or as many as fit, so that all groups are about equally large.
+
+    memory_of: bytes that a program of so many runs needs.
+    """
+    size, limit = num_runs, _memory_limit()
+    while size > 1 and limit and (needed := memory_of(size)) > limit:
+        # Each try is at least one run smaller.
+        fitting = max(1, min(size - 1, int(size * limit / needed)))
+        size = -(-num_runs // -(-num_runs // fitting))
+        tell(
+            f"memory: {num_runs} runs together need {needed / 2**30:.1f} GiB of "
+            f"{limit / 2**30:.1f} GiB; they train in groups of {size}"
+        )
+    return size
+
+
+def settled_size(num_runs: int, wanted: int, before: int | None, folder: Any) -> int | None:
+    """The runs of a group where that is decided already, by the user or by an earlier start."""
+    if before and wanted and min(wanted, num_runs) != before:
+        raise InputError(
+            f"--runs_per_group={wanted}: {folder} was begun with {before}, expected the same"
+        )
+    return before or (min(wanted, num_runs) if wanted else None)
+
+
+def _memory_limit() -> int | None:
+    """Bytes that a program's arrays may take on a device."""
+    stats = jax.local_devices()[0].memory_stats()
+    if stats and "bytes_limit" in stats:
+        return int(0.9 * stats["bytes_limit"])
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        # The devices of a CPU share its memory, with each other and with the data on the host.
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return int(0.5 * total / jax.local_device_count())
+    return None
+
+
+def _memory(program: Any) -> int:
+    found = program.memory_analysis()
+    return int(
+        found.argument_size_in_bytes
+        + found.output_size_in_bytes
+        - found.alias_size_in_bytes
+        + found.temp_size_in_bytes
+    )

@@ -1,0 +1,70 @@
+"""The labels of runs: from a file, or of the scripted teacher."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from appo_jax.data import checks, preferences
+from appo_jax.data.dataset import Dataset
+from appo_jax.data.preferences import Preferences
+from appo_jax.envs import environment
+from experiments.runs.datasets import warn
+from experiments.runs.events import Report, Told
+from experiments.runs.experiment import Execution, Experiment
+
+
+class LabelKey(NamedTuple):
+    """What decides the labels, and with them the reward model, of a run."""
+
+    dataset: str
+    seed: int
+    num_labels: int
+
+
+def key_of(run: Experiment) -> LabelKey:
+    """Runs that differ in their policies alone share it."""
+    return LabelKey(run.dataset.id, run.seed, run.num_feedback)
+
+
+def obtain_all(
+    runs: Sequence[Experiment], execution: Execution, data: Mapping[str, Dataset], report: Report
+) -> dict[LabelKey, Preferences]:
+    """The labels of all runs; copies go to the folder."""
+    found: dict[LabelKey, Preferences] = {}
+    alone = len({key_of(run) for run in runs}) == 1
+    for run in runs:
+        key = key_of(run)
+        if key not in found:
+            copy = execution.workdir / "preferences.jsonl"
+            if not alone:
+                name = environment.folder_name(run.env_name)
+                file = f"{name}-seed{run.seed}-n{key.num_labels}.jsonl"
+                copy = execution.workdir / "preferences" / file
+                copy.parent.mkdir(exist_ok=True)
+            found[key] = obtain(run, execution, data[run.dataset.id], copy, report)
+    return found
+
+
+def obtain(
+    run: Experiment, execution: Execution, dataset: Dataset, copy: Path, report: Report
+) -> Preferences:
+    """A run's labels; a copy is left, and there is a line for all that is odd about them."""
+    file = execution.preferences
+    if file:
+        labels = preferences.load(file, dataset, run.segment_length).first(run.num_feedback)
+    else:
+        labels = preferences.scripted(
+            dataset,
+            run.seed,
+            run.num_feedback,
+            run.segment_length,
+            run.tie_threshold,
+            run.label_noise,
+        )
+    # A person may keep the labels in the run's folder, under this very name.
+    if not (file and copy.exists() and copy.samefile(file)):
+        preferences.save(labels, copy)
+    report(Told(f"labels: {len(labels)} pairs, {labels.num_ties} of them ties"))
+    source = file or f"of the scripted teacher, seed {run.seed}"
+    warn(f"labels {source}", checks.about_labels(labels), report)
+    return labels

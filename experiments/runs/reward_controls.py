@@ -1,0 +1,71 @@
+"""The survival check: what does a data set teach when the reward says something else, or nothing?
+
+A data set can teach its task without any reward, as when its behaviour is good already: then a
+policy that "survives" a wrong reward says nothing about preferences. `--reward` picks what trains
+the policy in place of its own reward; the scale stays that of r_hat's default, [0, 1].
+"""
+
+import jax
+import jax.numpy as jnp
+
+from appo_jax import registry
+from appo_jax.data.dataset import Dataset
+from appo_jax.keys import Purpose, purpose_key
+from appo_jax.types import InputError
+
+_CONTROLS = ("shuffled", "negated", "zero")
+KINDS = {
+    "learned": ("learned", *_CONTROLS, "true"),
+    "true": ("true", *_CONTROLS),
+    "none": ("none",),
+}
+
+
+def own_kind(algorithm: str) -> str:
+    """What an algorithm trains its policy on: learned rewards, the true ones, or none."""
+    found = registry.algorithm(algorithm)
+    if found.reward_learner is not None:
+        return "learned"
+    return "true" if found.true_rewards else "none"
+
+
+def check_kind(algorithm: str, kind: str) -> None:
+    """Raise InputError for a kind of reward that makes no sense with an algorithm."""
+    allowed = KINDS[own_kind(algorithm)]
+    if kind not in allowed:
+        *others, last = allowed
+        words = f"{', '.join(others)} or {last}" if others else last
+        raise InputError(f"reward={kind}: expected {words} with algorithm {algorithm}")
+
+
+def needs_model(algorithm: str, kind: str) -> bool:
+    """Whether a reward model has to be fitted for this kind of reward."""
+    return own_kind(algorithm) == "learned" and kind in ("learned", "shuffled", "negated")
+
+
+def true_rewards(dataset: Dataset) -> jax.Array:
+    """The data set's own rewards scaled to [0, 1], `[rows]`; 0 on rows that start no transition."""
+    rows = jnp.asarray(dataset.transition_rows())
+    found = jnp.asarray(dataset.rewards)[rows]
+    span = found.max() - found.min()
+    found = jnp.where(span > 0, (found - found.min()) / span, 0.0)
+    return jnp.zeros(len(dataset.rewards)).at[rows].set(found)
+
+
+def controlled(kind: str, seed: int, dataset: Dataset, rewards: jax.Array) -> jax.Array:
+    """What `--reward=<kind>` makes of an algorithm's own `rewards`, `[rows]`. seed: the run's."""
+    rows = jnp.asarray(dataset.transition_rows())
+    of_rows = rewards[rows]
+    match kind:
+        case "learned" | "true":
+            return rewards
+        case "shuffled":
+            key = purpose_key(seed, Purpose.SHUFFLED_REWARDS)
+            found = rewards[jax.random.permutation(key, rows)]
+        case "negated":
+            found = of_rows.max() + of_rows.min() - of_rows  # 1 - r for r in [0, 1]
+        case "zero" | "none":
+            found = jnp.zeros_like(of_rows)
+        case _:
+            raise ValueError(kind)
+    return jnp.zeros_like(rewards).at[rows].set(found)

@@ -1,0 +1,264 @@
+"""The rewards that policies train on: of models fitted to labels, or what stands for them."""
+
+import dataclasses
+import hashlib
+import json
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from appo_jax import registry, training
+from appo_jax.data import preferences
+from appo_jax.data.dataset import Dataset
+from appo_jax.data.preferences import Preferences
+from appo_jax.keys import Purpose, purpose_key
+from appo_jax.types import Diverged, LabelledPairs, Store, View
+from experiments.runs import reward_controls
+from experiments.runs.checkpoints import Checkpoints, Clock
+from experiments.runs.events import Report, Told
+from experiments.runs.experiment import Execution, Experiment, difference
+from experiments.runs.folder import RunFolder
+from experiments.runs.groups import Programs, Rows
+from experiments.runs.labels import LabelKey, key_of
+from experiments.runs.loop import Loop, Nobody, Work
+
+NUM_FRESH_PAIRS = 1000  # drawn to judge a reward model
+_CHUNK_UPDATES = 50  # at most: an update takes longer than a policy's
+_CHECKPOINTS = 10  # of a whole fit
+_LEAST_INTERVAL = 100  # updates between two of them
+
+
+@dataclasses.dataclass(frozen=True)
+class Feedback:
+    """The labels of all runs, and what they point into."""
+
+    runs: Sequence[Experiment]
+    data: Mapping[str, Dataset]
+    labels: Mapping[LabelKey, Preferences]
+    pairs: Mapping[LabelKey, LabelledPairs]
+    store: Store
+    views: Mapping[str, View]
+
+    def owners(self, key: LabelKey) -> tuple[int, ...]:
+        """The runs that learn from these labels."""
+        return tuple(number for number, run in enumerate(self.runs) if key_of(run) == key)
+
+
+def rewards_of(
+    feedback: Feedback,
+    folder: RunFolder,
+    execution: Execution,
+    report: Report,
+    came: Sequence[signal.Signals],
+) -> dict[LabelKey, jax.Array]:
+    """The rewards that runs with these labels train on, `[rows]` of their data set.
+
+    The reward models are fitted now, those with equally many labels together, or were before; runs
+    with the same labels share one. The accuracy that is reported is the fitted model's, also where
+    `--reward` then puts other rewards in the place of its own. Where it asks for rewards that need
+    no model, none is fitted. came: holds the signal that asks to stop.
+    """
+    run = feedback.runs[0]
+    found: dict[LabelKey, jax.Array] = {}
+    if reward_controls.needs_model(run.algorithm, run.reward):
+        groups: dict[int, list[LabelKey]] = {}
+        for key in feedback.labels:
+            groups.setdefault(key.num_labels, []).append(key)
+        for keys in groups.values():
+            found |= _Fit(feedback, keys, folder, execution, report).rewards(came)
+    else:
+        if run.reward != "none":
+            report(Told(f"reward: {run.reward}, the labels are not used"))
+        found = {
+            key: reward_controls.true_rewards(feedback.data[key.dataset]) for key in feedback.labels
+        }
+    return {
+        key: reward_controls.controlled(run.reward, key.seed, feedback.data[key.dataset], own)
+        for key, own in found.items()
+    }
+
+
+def into_store(
+    runs: Sequence[Experiment],
+    store: Store,
+    views: Mapping[str, View],
+    rewards: Mapping[LabelKey, jax.Array],
+) -> tuple[Store, list[View]]:
+    """The store with all rewards one after another, and each run's view of it."""
+    places = dict(zip(rewards, np.cumsum([0, *map(len, rewards.values())]).tolist(), strict=False))
+    return store.replace(rewards=jnp.concatenate(list(rewards.values()))), [
+        views[run.dataset.id].replace(first_reward=jnp.int32(places[key_of(run)])) for run in runs
+    ]
+
+
+class _Fit:
+    """Reward models of equally many labels: the number is part of the program."""
+
+    def __init__(
+        self,
+        feedback: Feedback,
+        keys: list[LabelKey],
+        folder: RunFolder,
+        execution: Execution,
+        report: Report,
+    ):
+        self._feedback, self._keys, self._folder, self._report = feedback, keys, folder, report
+        run = feedback.runs[0]
+        learner = registry.algorithm(run.algorithm).reward_learner
+        assert learner is not None
+        self._learner, self._config = learner, run.reward_model
+        self._num_labels = keys[0].num_labels
+        self._num_updates = learner.num_updates(self._config, self._num_labels)
+        batch_runs = training.choose_batch_runs(execution.batch_runs)
+        self._rows = Rows.of(len(keys), batch_runs, mesh=None)
+        self._chunk_updates = min(execution.chunk_updates, _CHUNK_UPDATES)
+
+    def rewards(self, came: Sequence[signal.Signals]) -> dict[LabelKey, jax.Array]:
+        states = self._fitted(came)
+        self._judge(states)
+        return self._relabelled(states)
+
+    def _fitted(self, came: Sequence[signal.Signals]) -> Any:
+        started = time.monotonic()
+        metrics, owners = self._folder.metrics, [self._feedback.owners(key) for key in self._keys]
+        both = [jax.random.split(purpose_key(k.seed, Purpose.REWARD_MODEL)) for k in self._keys]
+        fresh = [
+            self._init(key, init_key) for key, (init_key, _) in zip(self._keys, both, strict=True)
+        ]
+        checkpoints = self._checkpoints(fresh)
+        restored = checkpoints.latest(lambda saved: [], self._report)
+        update = restored.update if restored else 0
+        runs = {run for of_key in owners for run in of_key}
+        metrics.keep(
+            lambda row: (
+                row["run"] not in runs or row["split"] != "reward" or row["update"] <= update
+            )
+        )
+        clock = restored.clock if restored else Clock()
+        states = self._rows.fill(restored.states if restored else fresh)
+        if update == self._num_updates:
+            return states
+        interval = max(_LEAST_INTERVAL, -(-self._num_updates // _CHECKPOINTS))
+        several = f", {len(self._keys)} times" if len(self._keys) > 1 else ""
+        stage = f"reward model ({self._num_labels} labels{several})"
+        views = [self._feedback.views[key.dataset] for key in self._keys]
+        work = Work(
+            stage=stage,
+            split="reward",
+            owners=tuple(owners),
+            names=tuple(f"reward model of {key.dataset}, seed {key.seed}" for key in self._keys),
+            programs=Programs(self._learner, self._config, self._feedback.store, self._rows),
+            keys=self._rows.fill([batch_key for _, batch_key in both]),
+            data=(
+                self._rows.fill(views),
+                self._rows.fill([self._feedback.pairs[key] for key in self._keys]),
+            ),
+            num_updates=self._num_updates,
+            interval=interval,
+            chunk_updates=self._rows.chunk_updates(self._chunk_updates),
+            is_alone=len(self._feedback.labels) == 1,
+        )
+        loop = Loop(work, states, update, clock, checkpoints, metrics, self._report, came, started)
+        loop.run(Nobody())
+        if loop.last_words and not loop.running():
+            raise Diverged(loop.last_words[-1])
+        self._report(Told(f"{stage}: fitted in {loop.clock.wall_seconds:.0f} s"))
+        return loop.states
+
+    def _init(self, key: LabelKey, init_key: jax.Array) -> Any:
+        dataset = self._feedback.data[key.dataset]
+        dims = dataset.observation_dim, dataset.action_dim
+        return self._learner.init(self._config, init_key, *dims, key.num_labels)
+
+    def _checkpoints(self, fresh: Sequence[Any]) -> Checkpoints:
+        metadata = {
+            "config": dataclasses.asdict(self._config),
+            "labels": [
+                {**key._asdict(), "digest": _digest(self._feedback, key)} for key in self._keys
+            ],
+            "rows": self._rows.count,
+        }
+        expected = json.loads(json.dumps(metadata))
+        shapes = jax.eval_shape(lambda: {"states": training.stack_runs(fresh)})
+        return Checkpoints(
+            folder=self._folder.reward_checkpoints(self._num_labels),
+            template=lambda rows: shapes,
+            pack=lambda states: {"states": states},
+            metadata=metadata,
+            differs=lambda found: difference(
+                {name: found.get(name) for name in expected}, expected
+            ),
+            num_runs=len(self._keys),
+        )
+
+    def _judge(self, states: Any) -> None:
+        """Write down how often each model is right on fresh pairs, unless it is on disk."""
+        metrics = self._folder.metrics
+        for row, key in enumerate(self._keys):
+            owners = self._feedback.owners(key)
+            if all(metrics.values(run, "reward", "reward/fresh_pairs") for run in owners):
+                continue
+            run, dataset = self._feedback.runs[owners[0]], self._feedback.data[key.dataset]
+            fresh = preferences.scripted(
+                dataset,
+                key.seed,
+                NUM_FRESH_PAIRS,
+                run.segment_length,
+                run.tie_threshold,
+                purpose=Purpose.FRESH_LABELS,
+            )
+            view = self._feedback.views[key.dataset]
+            scores = training.score(
+                self._learner,
+                self._config,
+                jax.tree.map(lambda leaf, row=row: leaf[row], states),
+                self._feedback.store,
+                view,
+                fresh.to_device(dataset, int(view.first_row)),
+            )
+            accuracy, count = preferences.accuracy(fresh.labels, np.asarray(scores))
+            share = "no pair" if accuracy is None else f"{100 * accuracy:.1f} %"
+            self._report(
+                Told(
+                    f"reward model: right on {share} of {count} fresh pairs ({fresh.num_ties} "
+                    "ties left out)"
+                )
+            )
+            found = {"reward/fresh_pairs": float(count), "reward/fresh_ties": float(fresh.num_ties)}
+            if accuracy is not None:
+                found["reward/accuracy"] = accuracy
+            metrics.append(self._num_updates, "reward", dict.fromkeys(owners, found))
+
+    def _relabelled(self, states: Any) -> dict[LabelKey, jax.Array]:
+        """r_hat of each model on the rows of its own data set."""
+        found: dict[LabelKey, jax.Array] = {}
+        for id, dataset in self._feedback.data.items():
+            rows = [row for row, key in enumerate(self._keys) if key.dataset == id]
+            if not rows:
+                continue
+            relabelled = training.relabel(
+                self._learner,
+                self._config,
+                jax.tree.map(lambda leaf, rows=rows: leaf[np.array(rows)], states),
+                self._feedback.store,
+                training.stack_runs([self._feedback.views[id]] * len(rows)),
+                len(dataset.observations),
+                self._rows.batch_runs,
+            )
+            found |= {self._keys[row]: own for row, own in zip(rows, relabelled, strict=True)}
+        return found
+
+
+def _digest(feedback: Feedback, key: LabelKey) -> str:
+    """Of what a model is fitted to: the labels, and the steps that they compare."""
+    labels, dataset = feedback.labels[key], feedback.data[key.dataset]
+    hasher = hashlib.sha256()
+    steps = labels.rows(dataset)[..., None] + np.arange(labels.length)
+    for array in (labels.labels, dataset.observations[steps], dataset.actions[steps]):
+        hasher.update(np.ascontiguousarray(array).tobytes())
+    return hasher.hexdigest()

@@ -1,0 +1,1 @@
+"""What `experiments.theory` measures, and its figures."""

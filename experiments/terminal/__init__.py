@@ -1,0 +1,1 @@
+"""How the commands talk to a terminal: flags, exit codes, signals, progress."""

@@ -1,0 +1,161 @@
+"""What the commands share: flags, exit codes, and errors that are one sentence."""
+
+import contextlib
+import hashlib
+import io
+import os
+import platform
+import re
+import signal
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+import jax
+from absl import app, flags, logging
+
+from appo_jax.types import Diverged, InputError
+from experiments.terminal.signals import Stopped
+
+GOES_ON = "the same command goes on from what is on disk"
+_HELP_COLUMN = 35  # at which a flag's description begins in `--help`
+
+
+def run(
+    main: Callable[[flags.FlagValues], None],
+    define_flags: Callable[[flags.FlagValues, Sequence[str]], None],
+    kept: str | Callable[[flags.FlagValues], str] = GOES_ON,
+) -> None:
+    """Define the flags, parse them, and call `main`; the process ends with its exit code.
+
+    define_flags: gets the flags to add to, and the command line, on which they may depend.
+    kept: what the user has after an interruption or a full disk, or a function of the flags that
+        says it.
+    Status 0 after success, 1 after an error, 128 + the number of a signal that stopped the work.
+    """
+
+    def parse(argv: Sequence[str]) -> list[str]:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see experiments/__init__.py
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            define_flags(flags.FLAGS, argv)
+            return parse_flags(flags.FLAGS, argv, (main.__globals__["__doc__"] or "").strip())
+        except InputError as error:
+            sys.exit(f"error: {error}")
+
+    def what_is_kept() -> str:
+        return kept if isinstance(kept, str) else kept(flags.FLAGS)
+
+    def guarded(_: Sequence[str]) -> None:
+        if not flags.FLAGS["verbosity"].present:
+            logging.set_verbosity(logging.WARNING)  # Orbax tells of every file it touches
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(line_buffering=True)  # a pipe or a file shows lines at once, too
+        try:
+            main(flags.FLAGS)
+        except (InputError, Diverged) as error:
+            sys.exit(f"error: {error}")
+        except OSError as error:  # a full disk, above all
+            sys.exit(f"error: {error}; {what_is_kept()}")
+        except Stopped as stopped:
+            print(stopped, file=sys.stderr)
+            sys.exit(stopped.exit_code)
+        except KeyboardInterrupt:
+            print(f"interrupted; {what_is_kept()}", file=sys.stderr)
+            sys.exit(128 + signal.SIGINT)
+        except BrokenProcessPool:
+            sys.exit(f"error: a worker process died (killed, or out of memory); {what_is_kept()}")
+
+    app.run(guarded, flags_parser=parse)
+
+
+def parse_flags(values: flags.FlagValues, argv: Sequence[str], about: str = "") -> list[str]:
+    """Parse the command line. Raises InputError for a flag that can't be; `--help` exits."""
+    if any(word in ("--help", "-help", "-h") for word in argv[1:]):
+        print(f"{about}\n\n{help_text(values)}")
+        sys.exit(0)
+    try:
+        rest = values(argv)
+    except flags.Error as error:
+        named = re.match(r"flag --(\w+)=", str(error))
+        expected = f", expected: {values[named.group(1)].help}" if named else ""
+        if "should be one of" in str(error):  # lists them already
+            expected = ""
+        raise InputError(f"{str(error).removeprefix('flag ')}{expected}") from error
+    if rest[1:]:
+        raise InputError(
+            f"found {' '.join(rest[1:])!r} after the flags, expected flags only (--task=sweep)"
+        )
+    return rest
+
+
+def help_text(values: flags.FlagValues) -> str:
+    """All flags of the project, under the groups that they were defined in, in that order.
+
+    A flag's group is the module name that it was registered with. Libraries register their flags
+    under real modules, and theirs are left out.
+    """
+    lines = []
+    for group, members in values.flags_by_module_dict().items():
+        if group in sys.modules:
+            continue
+        lines.append(f"{group}:")
+        for flag in members:
+            default = (flag.default_as_str or "").strip("'")
+            shown = f"  --{flag.name}={default}" if default else f"  --{flag.name}"
+            if len(shown) >= _HELP_COLUMN:
+                lines.append(shown)
+                shown = ""
+            text = textwrap.fill(
+                " ".join((flag.help or "").split()),
+                width=100,
+                initial_indent=f"{shown:<{_HELP_COLUMN}}",
+                subsequent_indent=" " * _HELP_COLUMN,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            lines.append(text)
+        lines.append("")
+    return "\n".join([*lines, "--helpfull shows JAX's and absl's own too."])
+
+
+@contextlib.contextmanager
+def naming(flag: str) -> Iterator[None]:
+    """Put the flag's name before the message of an InputError of the block."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"--{flag}: {error}") from error
+
+
+def available_cores() -> int:
+    """Cores that this process may use; fewer than the machine's under taskset or in a container."""
+    if hasattr(os, "sched_getaffinity"):  # Linux alone has it
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def use_compilation_cache() -> None:
+    """Keep compiled programs in the user's cache folder, unless JAX was told of another place.
+
+    A folder for each kind of processor and device: a program compiled for one may not run on
+    another.
+    """
+    if jax.config.values["jax_compilation_cache_dir"]:
+        return
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    device = jax.devices()[0].device_kind
+    can = cpuinfo("flags") or cpuinfo("Features") or platform.processor()
+    machine = hashlib.sha256(f"{can} {device}".encode()).hexdigest()[:12]
+    jax.config.update("jax_compilation_cache_dir", str(caches / "appo-jax" / machine))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def cpuinfo(field: str) -> str | None:
+    """What Linux says of the first processor under `field`, such as `flags`, if it does."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    values = (line.partition(":")[2].strip() for line in lines if line.startswith(field))
+    return next(values, None)

@@ -1,0 +1,106 @@
+"""Flags made from dataclasses of settings, and settings read from flags.
+
+A flag's default is None: what the command line doesn't name keeps the default of its field, which
+is said in the flag's help.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from absl import flags
+
+from appo_jax import settings
+from appo_jax.types import InputError
+
+
+class _ListParser(flags.ArgumentParser):
+    """One value or several, with commas between them."""
+
+    def __init__(self, parser: flags.ArgumentParser):
+        self._parser = parser
+        self.syntactic_help = f"{parser.syntactic_help}, or several with commas between them"
+
+    def parse(self, argument: Any) -> tuple[Any, ...]:
+        words = argument.split(",") if isinstance(argument, str) else argument
+        found = tuple(self._parser.parse(word) for word in words)
+        if len(set(found)) < len(found):
+            raise ValueError("holds a value twice, expected each once")
+        return found
+
+
+_PARSERS = {int: flags.IntegerParser, float: flags.FloatParser, str: flags.ArgumentParser}
+
+
+def define(
+    values: flags.FlagValues,
+    name: str,
+    type: type,
+    help: str,
+    group: str,
+    default: Any = None,
+    several: bool = False,
+) -> None:
+    """Define one flag, in a group of the help. several: it takes a list with commas."""
+    if type is bool:
+        flags.DEFINE_boolean(name, default, help, values, module_name=group)
+        return
+    parser = _PARSERS[type]()
+    serializer: Any = flags.ArgumentSerializer()
+    if several:
+        parser, serializer = _ListParser(parser), flags.CsvListSerializer(",")
+    flags.DEFINE(parser, name, default, help, values, serializer, module_name=group)
+
+
+def define_settings(
+    values: flags.FlagValues,
+    cls: Any,
+    group: str,
+    prefix: str = "",
+    several: Sequence[str] = (),
+    names: Sequence[str] | None = None,
+) -> None:
+    """Define a flag for each setting of a class, or for those of `names`; the run's own aside."""
+    for field in settings.fields(cls):
+        if field.setting.of_run or (names is not None and field.name not in names):
+            continue
+        help = f"{field.setting.help}{_default(field)}"
+        define(values, prefix + field.name, field.type, help, group, None, field.name in several)
+
+
+def _default(field: settings.Field) -> str:
+    if field.default is None:
+        return ""
+    default = f" (default: {_word(field.default)}"
+    if field.setting.with_terminations is not None:
+        default += f", with --env {_word(field.setting.with_terminations)}"
+    return f"{default})"
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def given(values: flags.FlagValues, cls: Any, prefix: str = "") -> dict[str, Any]:
+    """The settings of a class that the command line names, by field.
+
+    Raises InputError, naming the flag, for a value that the field can't have.
+    """
+    found: dict[str, Any] = {}
+    for field in settings.fields(cls):
+        name = prefix + field.name
+        if field.setting.of_run or name not in values or values[name].value is None:
+            continue
+        value = found[field.name] = values[name].value
+        for one in value if isinstance(value, tuple) else (value,):
+            with_flag(prefix, settings.check_value, field, one)
+    return found
+
+
+def with_flag(prefix: str, function: Any, *arguments: Any, **named: Any) -> Any:
+    """Call a function; what it says of a setting `name=value` it says of `--<prefix>name=value`."""
+    try:
+        return function(*arguments, **named)
+    except InputError as error:
+        raise InputError(f"--{prefix}{error}") from error

@@ -1,0 +1,63 @@
+"""Signals that stop a command: held back where they must not cut, or noted for a good moment."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopped(Exception):
+    """A signal ended the work at `place`; what it has is on disk."""
+
+    def __init__(self, signal: signal.Signals, place: str):
+        super().__init__(
+            f"stopped by {signal.name} at {place}; the same command goes on from there"
+        )
+        self.exit_code = 128 + signal
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Let the signals that stop a run wait for the end of the block.
+
+    For reading and writing checkpoints: raised inside Orbax, KeyboardInterrupt comes out as another
+    error. In another thread than the main one, where Python has no handlers, it does nothing.
+    """
+    waiting: list[int] = []
+    with _handled_by(waiting.append):
+        yield
+    for came in waiting:
+        signal.raise_signal(came)
+
+
+@contextlib.contextmanager
+def noted() -> Iterator[list[signal.Signals]]:
+    """A list that holds the first such signal once it has come, for the block to act on.
+
+    A second one raises KeyboardInterrupt at once. In another thread than the main one none comes.
+    """
+    came: list[signal.Signals] = []
+
+    def note(number: int) -> None:
+        if came:
+            raise KeyboardInterrupt
+        came.append(signal.Signals(number))
+
+    with _handled_by(note):
+        yield came
+
+
+@contextlib.contextmanager
+def _handled_by(act: Callable[[int], Any]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, lambda number, _: act(number)) for number in STOPPING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

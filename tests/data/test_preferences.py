@@ -1,0 +1,318 @@
+"""The scripted teacher, the file of preferences, and the accuracy over them."""
+
+import collections
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from appo_jax.data import preferences
+from appo_jax.data.dataset import Dataset, Episode, from_episodes
+from appo_jax.data.preferences import Preferences
+from appo_jax.keys import Purpose, purpose_key
+from appo_jax.types import InputError
+
+Make = Callable[..., Dataset]
+
+
+def with_returns(*step_rewards: np.ndarray) -> Dataset:
+    """One episode for each array of rewards."""
+    episodes = [
+        Episode(
+            observations=np.zeros((len(rewards) + 1, 1)),
+            actions=np.zeros((len(rewards), 1)),
+            rewards=rewards,
+            terminations=np.zeros(len(rewards), bool),
+        )
+        for rewards in step_rewards
+    ]
+    return from_episodes(episodes, "tiny/returns-v0")
+
+
+def assert_same(found: Preferences, expected: Preferences) -> None:
+    for field in dataclasses.fields(Preferences):
+        left, right = getattr(found, field.name), getattr(expected, field.name)
+        if isinstance(right, np.ndarray):
+            assert left.dtype == right.dtype
+            np.testing.assert_array_equal(left, right)
+        else:
+            assert left == right
+
+
+def test_a_shorter_list_is_the_beginning_of_a_longer_one(numbered: Make) -> None:
+    dataset = numbered((40, 60))
+    long = preferences.scripted(dataset, 3, 1000, 5, 12.5, label_noise=0.2)
+    short = preferences.scripted(dataset, 3, 500, 5, 12.5, label_noise=0.2)
+    assert len(long) == 1000
+    assert_same(long.first(500), short)
+
+
+def test_the_seed_and_the_purpose_decide(numbered: Make) -> None:
+    dataset = numbered((40, 60))
+
+    def rows(seed: int, purpose: Purpose = Purpose.LABELS) -> np.ndarray:
+        return preferences.scripted(dataset, seed, 500, 5, 12.5, purpose=purpose).rows(dataset)
+
+    np.testing.assert_array_equal(rows(0), rows(0))
+    for other in (rows(1), rows(0, Purpose.FRESH_LABELS)):
+        assert np.mean(rows(0) == other) < 0.1
+
+
+def test_keys_of_purposes_are_apart_and_numbered_for_good() -> None:
+    assert [purpose.value for purpose in Purpose] == list(range(len(Purpose)))
+    assert Purpose(0) is Purpose.LABELS
+    assert Purpose(5) is Purpose.BATCHES
+    keys = [
+        tuple(jax.random.key_data(purpose_key(seed, purpose)).tolist())
+        for seed in (0, 1)
+        for purpose in Purpose
+    ]
+    assert len(set(keys)) == len(keys)
+
+
+def test_segments_are_inside_their_episodes_and_labels_follow_from_returns(numbered: Make) -> None:
+    dataset = numbered()  # episodes of 3, 1, 7 and 4 steps; the reward of row i is i + 1/2
+    drawn = preferences.scripted(dataset, 0, 1000, 3, 9.0)
+    assert np.all(drawn.starts >= 0)
+    assert np.all(drawn.starts + 3 <= dataset.lengths[drawn.episodes])
+    rows = drawn.rows(dataset)
+    assert rows.dtype == np.int32
+    assert set(np.unique(rows)) == set(dataset.segment_rows(3))
+    # Returns are 3 * (row + 1) + 1.5, so rows 3 apart or closer tie.
+    apart = rows[:, 1] - rows[:, 0]
+    expected = np.where(np.abs(apart) <= 3, 0.5, apart > 0)
+    np.testing.assert_array_equal(drawn.labels, expected)
+    assert set(drawn.labels) == {0, 0.5, 1}
+    assert drawn.num_ties == np.sum(expected == 0.5)
+    assert drawn.labels.dtype == np.float32
+    assert (drawn.dataset_id, drawn.seed, drawn.length) == (dataset.id, 0, 3)
+    on_device = drawn.to_device(dataset)
+    np.testing.assert_array_equal(on_device.rows, rows)
+    np.testing.assert_array_equal(on_device.labels, drawn.labels)
+    assert on_device.length == 3
+
+
+def test_pairs_are_uniform_over_different_segments(numbered: Make) -> None:
+    dataset = numbered((4,))  # three segments of length 2, so six ordered pairs
+    drawn = preferences.scripted(dataset, 0, 6000, 2, 0.0)
+    counts = collections.Counter(map(tuple, drawn.starts.tolist()))
+    assert set(counts) == {(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)}
+    assert max(abs(count - 1000) for count in counts.values()) < 5 * np.sqrt(6000 / 6 * 5 / 6)
+
+
+def test_of_two_segments_each_pair_has_both(numbered: Make) -> None:
+    drawn = preferences.scripted(numbered((3,)), 0, 500, 2, 0.0)
+    assert {tuple(pair) for pair in drawn.starts.tolist()} == {(0, 1), (1, 0)}
+
+
+def test_one_segment_gives_no_pair(numbered: Make) -> None:
+    with pytest.raises(InputError, match="1 segment of length 3, expected at least two"):
+        preferences.scripted(numbered((3,)), 0, 10, 3, 0.0)
+    with pytest.raises(InputError, match="expected at least the segment length 4"):
+        preferences.scripted(numbered((3,)), 0, 10, 4, 0.0)
+
+
+def test_the_boundary_of_a_tie() -> None:
+    # Returns over 25 steps of 100, 112.5 and 112.51: a tie is a difference of up to 12.5.
+    slightly_more = np.full(25, 4.5)
+    slightly_more[-1] = 4.51
+    dataset = with_returns(np.full(25, 4.0), np.full(25, 4.5), slightly_more)
+    drawn = preferences.scripted(dataset, 0, 500, 25, 12.5)
+    found = {
+        (*episodes, label)
+        for episodes, label in zip(drawn.episodes.tolist(), drawn.labels.tolist(), strict=True)
+    }
+    assert found == {
+        (0, 1, 0.5),
+        (1, 0, 0.5),
+        (0, 2, 1.0),
+        (2, 0, 0.0),
+        (1, 2, 0.5),
+        (2, 1, 0.5),
+    }
+
+
+def test_noise_moves_a_label_to_one_of_the_two_others(numbered: Make) -> None:
+    dataset = numbered((12,))
+    clean = preferences.scripted(dataset, 0, 6000, 2, 6.0)
+    noisy = preferences.scripted(dataset, 0, 6000, 2, 6.0, label_noise=0.3)
+    np.testing.assert_array_equal(noisy.rows(dataset), clean.rows(dataset))
+    assert set(noisy.labels) == {0, 0.5, 1}
+    moved = noisy.labels != clean.labels
+    assert abs(moved.mean() - 0.3) < 5 * np.sqrt(0.3 * 0.7 / 6000)
+    for label in (0, 0.5, 1):
+        became = collections.Counter(noisy.labels[moved & (clean.labels == label)].tolist())
+        total = sum(became.values())
+        assert len(became) == 2
+        assert label not in became
+        assert max(abs(count / total - 0.5) for count in became.values()) < 2.5 / np.sqrt(total)
+    all_moved = preferences.scripted(dataset, 0, 6000, 2, 6.0, label_noise=1.0)
+    assert np.all(all_moved.labels != clean.labels)
+
+
+def hand_made(numbered: Make, labels: list[float]) -> tuple[Dataset, Preferences]:
+    dataset = numbered((10, 10))
+    pairs = len(labels)
+    made = Preferences(
+        episodes=np.tile([[0, 1]], (pairs, 1)),
+        starts=np.stack([np.arange(pairs), 8 - np.arange(pairs)], axis=1),
+        labels=np.float32(labels),
+        labellers=tuple(f"person {index}" for index in range(pairs)),
+        length=2,
+        dataset_id=dataset.id,
+        seed=None,
+    )
+    return dataset, made
+
+
+def test_accuracy_leaves_ties_out() -> None:
+    # The scores prefer the second of each pair: right on 1.0 and 0.7, wrong on 0.0 and 0.3.
+    labels = np.float32([1.0, 0.5, 0.0, 0.7, 0.5, 1.0])
+    scores = np.tile([1.0, 2.0], (6, 1))
+    assert preferences.accuracy(labels, scores) == (0.75, 4)
+    assert preferences.accuracy(labels, -scores) == (0.25, 4)
+    assert preferences.accuracy(np.float32([0.5, 0.5]), scores[:2]) == (None, 0)
+
+
+def test_equal_scores_order_no_pair() -> None:
+    assert preferences.accuracy(np.float32([1.0, 0.0, 0.0, 0.0]), np.ones((4, 2))) == (0.0, 4)
+
+
+def test_saved_and_loaded(numbered: Make, tmp_path: Path) -> None:
+    dataset = numbered((40, 60))
+    drawn = preferences.scripted(dataset, 3, 500, 5, 12.5)
+    path = tmp_path / "preferences.jsonl"
+    preferences.save(drawn, path)
+    assert_same(preferences.load(path, dataset, 5), drawn)
+    assert preferences.count_labels(path) == 500
+
+
+def test_any_label_and_any_name_survive(numbered: Make, tmp_path: Path) -> None:
+    dataset, made = hand_made(numbered, [0.1, 1 / 3, 0.5, 1.0])
+    made = dataclasses.replace(made, labellers=("Zoë", "a\u2028b\x85c", 'say "no"', ""))
+    path = tmp_path / "preferences.jsonl"
+    preferences.save(made, path)
+    assert_same(preferences.load(path, dataset, 2), made)
+    lines = [json.dumps(json.loads(line), ensure_ascii=False) for line in path.open()]
+    path.write_bytes("\r\n".join([*lines, "", ""]).encode())  # as another editor writes it
+    assert_same(preferences.load(path, dataset, 2), made)
+    assert preferences.count_labels(path) == 4
+
+
+HEADER = {"format": "appo-preferences", "version": 1, "dataset": "tiny/numbered-v0", "seed": 0}
+PAIR = {
+    "episode_0": 0,
+    "start_0": 1,
+    "episode_1": 2,
+    "start_1": 5,
+    "length": 2,
+    "label": 1,
+    "labeller": "me",
+}
+
+
+def write(path: Path, *lines: Any) -> Path:
+    path.write_text("".join(f"{x if isinstance(x, str) else json.dumps(x)}\n" for x in lines))
+    return path
+
+
+def test_a_file_as_a_person_writes_it(numbered: Make, tmp_path: Path) -> None:
+    header = {field: HEADER[field] for field in ("format", "version", "dataset")}
+    nameless = {field: value for field, value in PAIR.items() if field != "labeller"}
+    path = write(tmp_path / "hand.jsonl", header, PAIR, "", nameless | {"label": 0.5, "note": "?"})
+    found = preferences.load(path, numbered(), 2)
+    np.testing.assert_array_equal(found.episodes, [[0, 2], [0, 2]])
+    np.testing.assert_array_equal(found.starts, [[1, 5], [1, 5]])
+    np.testing.assert_array_equal(found.rows(numbered()), [[1, 11], [1, 11]])
+    np.testing.assert_array_equal(found.labels, [1, 0.5])
+    assert found.labellers == ("me", "unknown")
+    assert found.seed is None
+    assert preferences.count_labels(path) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"label": float("nan")}, r"label nan, expected a number in \[0, 1\]"),
+        ({"label": float("inf")}, "label inf, expected a number"),
+        ({"label": 2}, "label 2, expected a number"),
+        ({"label": -0.1}, "label -0.1, expected a number"),
+        ({"label": "x"}, "label 'x', expected a number"),
+        ({"label": "a\nb" * 50}, r"label 'a\\nba\\nb[^\n]{0,60}, expected a number"),
+        ({"label": True}, "label True, expected a number"),
+        ({"label": None}, "label None, expected a number"),
+        ({"label": ...}, "label None, expected a number"),
+        ({"label": [1]}, r"label \[1\], expected a number"),
+        ({"episode_0": -1}, "episode_0 -1, expected a whole number from 0"),
+        ({"episode_1": 1.0}, "episode_1 1.0, expected a whole number from 0"),
+        ({"start_0": True}, "start_0 True, expected a whole number from 0"),
+        ({"start_1": ...}, "start_1 None, expected a whole number from 0"),
+        ({"length": "2"}, "length '2', expected a whole number from 0"),
+        ({"length": 3}, "length 3, expected the segment length 2"),
+        ({"episode_1": 4}, "episode_1 4, expected 0 to 3"),
+        ({"start_0": 2}, "start_0 2 with length 2 leaves episode 0, which has 3 steps"),
+        ({"start_1": 10**30}, "start_1 10{30} with length 2 leaves episode 2, which has 7 steps"),
+        ({"episode_1": 0, "start_1": 1}, "a segment is paired with itself, expected two different"),
+    ],
+)
+def test_errors_in_a_pair_name_file_and_line(
+    numbered: Make, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    bad = {field: value for field, value in (PAIR | change).items() if value is not ...}
+    path = write(tmp_path / "hand.jsonl", HEADER, PAIR, "", bad, PAIR)
+    with pytest.raises(InputError, match=f"hand.jsonl line 4: {message}"):
+        preferences.load(path, numbered(), 2)
+
+
+def test_the_last_start_of_an_episode_is_allowed(numbered: Make, tmp_path: Path) -> None:
+    path = write(tmp_path / "hand.jsonl", HEADER, PAIR | {"start_0": 1, "label": 0})
+    assert preferences.load(path, numbered(), 2).starts[0, 0] == numbered().lengths[0] - 2
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([HEADER, PAIR, "{'label': 1}"], r"line 3: \"{'label': 1}\", expected a JSON object"),
+        (
+            [HEADER, '{"label": 0, "label": 1}'],
+            'line 2: .*"label": 1}\', expected a JSON object, each field once',
+        ),
+        ([HEADER, "[1, 2]"], r"line 2: '\[1, 2\]', expected a JSON object"),
+        ([HEADER, '{"label": ' + "9" * 5000 + "}"], "line 2: .*, expected a JSON object"),
+        ([HEADER, "[" * 100_000], "line 2: .*, expected a JSON object"),
+        (["label,episode"], "line 1: 'label,episode', expected a JSON object"),
+        ([PAIR], "line 1: header field 'format' is None, expected 'appo-preferences'"),
+        ([HEADER | {"version": 2}, PAIR], "line 1: header field 'version' is 2, expected 1"),
+        (
+            [HEADER | {"dataset": "other"}, PAIR],
+            "line 1: header field 'dataset' is 'other', expected 'tiny/numbered-v0'",
+        ),
+        (
+            [HEADER | {"seed": "x"}, PAIR],
+            "line 1: header field 'seed' is 'x', expected a whole number or null",
+        ),
+        ([HEADER], "hand.jsonl: no labelled pairs after the header, expected at least one"),
+        ([HEADER, "", "  "], "no labelled pairs after the header"),
+        ([], "line 1: '', expected a JSON object"),
+    ],
+)
+def test_errors_in_a_file(numbered: Make, tmp_path: Path, lines: list[Any], message: str) -> None:
+    path = write(tmp_path / "hand.jsonl", *lines)
+    with pytest.raises(InputError, match=message) as raised:
+        preferences.load(path, numbered(), 2)
+    assert str(path) in str(raised.value)
+    assert len(str(raised.value)) < len(str(path)) + 200
+
+
+def test_files_that_are_no_text(numbered: Make, tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    for name in ("absent", "binary", "."):
+        with pytest.raises(InputError, match="can't be read as text"):
+            preferences.load(tmp_path / name, numbered(), 2)
+        with pytest.raises(InputError, match="can't be read as text"):
+            preferences.count_labels(tmp_path / name)

@@ -1,0 +1,110 @@
+"""One face for Meta-World and Gymnasium: seeds, scaled actions, ends, success."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+from appo_jax.envs import environment
+from appo_jax.envs.environment import Environment
+from appo_jax.types import InputError
+
+
+def test_actions_are_scaled_to_the_bounds() -> None:
+    ours, bare = Environment("Pendulum-v1"), gymnasium.make("Pendulum-v1")  # torques in [-2, 2]
+    assert (ours.observation_dim, ours.action_dim) == (3, 1)
+    np.testing.assert_array_equal(ours.reset(3), bare.reset(seed=3)[0])
+    for action in (-1.0, 0.25, 1.0):
+        outcome = ours.step(np.array([action], np.float32))
+        observation, reward, *_ = bare.step(np.array([2 * action], np.float32))
+        np.testing.assert_array_equal(outcome.observation, observation)
+        assert outcome.reward == pytest.approx(float(reward))
+        assert outcome.success is None
+
+
+def test_a_time_limit_is_not_a_termination() -> None:
+    env = Environment("Pendulum-v1")
+    env.reset(0)
+    outcomes = [env.step(np.zeros(1, np.float32)) for _ in range(200)]
+    assert [o.truncated for o in outcomes] == [False] * 199 + [True]
+    assert not any(o.terminated for o in outcomes)
+
+
+def test_a_fall_is_a_termination() -> None:
+    env = Environment("Hopper-v5")
+    assert env.reset(0).dtype == np.float32
+    for _ in range(300):
+        outcome = env.step(np.ones(3, np.float32))
+        if outcome.terminated:
+            break
+    assert outcome.terminated
+    assert not outcome.truncated
+
+
+@pytest.mark.parametrize("name", ["Hopper-v5", "drawer-open-v3"])
+def test_an_episode_follows_from_its_seed_and_actions(name: str) -> None:
+    def episode(env: Environment, seed: int) -> np.ndarray:
+        draw = np.random.default_rng(seed)
+        rows = [env.reset(seed)]
+        rows += [env.step(a).observation for a in draw.uniform(-1, 1, (20, env.action_dim))]
+        return np.stack(rows)
+
+    env = Environment(name)
+    first = episode(env, 1)
+    other = episode(env, 2)
+    np.testing.assert_array_equal(episode(env, 1), first)
+    np.testing.assert_array_equal(episode(Environment(name), 1), first)
+    assert not np.array_equal(other, first)
+
+
+def test_meta_world_knows_success() -> None:
+    env = Environment("drawer-open-v3")
+    assert env.reset(0).shape == (39,)
+    assert env.reset(0)[-3:].any()  # the goal is visible
+    assert env.step(np.zeros(4, np.float32)).success is False
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "Nothing-v0",
+            "environment 'Nothing-v0' is no .* can't be made .*expected an id for gymnasium",
+        ),
+        ("no_such_module:Nothing-v0", "can't be made"),
+        ("CartPole-v1", "action space is Discrete.*, expected a Box"),
+    ],
+)
+def test_what_cannot_be_used(name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Environment(name)
+
+
+def test_names() -> None:
+    assert environment.canonical_name("Hopper-v5", "env") == "Hopper-v5"
+    assert environment.canonical_name("sweep-v2", "task") == "sweep-v3"
+    with pytest.raises(InputError, match="--env=sweep-v3: .* expected --task=sweep-v3"):
+        environment.canonical_name("sweep-v3", "env")
+    with pytest.raises(InputError, match="--env: .*expected an id of Gymnasium"):
+        environment.canonical_name("", "env")
+    with pytest.raises(InputError, match="--task: task 'Hopper-v5' is none of Meta-World's 50"):
+        environment.canonical_name("Hopper-v5", "task")
+    assert (
+        environment.dataset_id("mine:My/Env-v0", "medium-replay", 30, 1)
+        == "gymnasium/mine-My-Env-v0/medium-replay-n30-seed1-v0"
+    )
+    assert environment.dataset_id("sweep-v3", "r", 500, 0) == "metaworld/sweep-v3/r-n500-seed0-v0"
+    assert "metaworld" in environment.family("sweep-v3").versions()
+    assert "metaworld" not in environment.family("Hopper-v5").versions()
+
+
+def test_spaces_that_a_family_declares_are_the_simulators() -> None:
+    for name in ("sweep-v3", "Pendulum-v1"):
+        simulator = Environment(name)
+        observation_dim, action_dim, actions = environment.spaces(name)
+        assert observation_dim == simulator.observation_dim
+        assert action_dim == simulator.action_dim
+        np.testing.assert_array_equal(actions.centre, simulator.actions.centre)
+        np.testing.assert_array_equal(actions.half_range, simulator.actions.half_range)
+        low, high = simulator._env.action_space.low, simulator._env.action_space.high
+        np.testing.assert_allclose(actions.to_raw(-np.ones(action_dim)), low)
+        np.testing.assert_allclose(actions.to_raw(np.ones(action_dim)), high)

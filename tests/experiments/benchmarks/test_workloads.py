@@ -1,0 +1,38 @@
+"""Workloads take turns, and the products that are timed are those of an update."""
+
+import pytest
+
+from experiments.benchmarks import workloads
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
+
+def test_workloads_take_turns_and_the_first_call_is_not_counted() -> None:
+    calls: list[str] = []
+    turns = {name: lambda name=name: calls.append(name) for name in ("a", "b")}
+    seconds = workloads.interleave(turns, rounds=2)
+    assert calls == ["a", "b", "a", "b", "a", "b"]
+    assert {name: len(found) for name, found in seconds.items()} == {"a": 2, "b": 2}
+
+
+def test_matrix_products_of_an_update_by_hand() -> None:
+    """Forward, weights and inner gradients of a network of widths m, 256, 256, 256, n."""
+    inner = 2 * 256 * 256
+    critic = 1312 * (3 * (inner + 256) + 2 * 43 * 256)
+    others = (
+        2 * 256 * (43 * 256 + inner + 256)  # target critics
+        + 800 * (39 * 256 + inner + 256)  # V of the next states
+        + 256 * (3 * (inner + 256) + 2 * 39 * 256)  # V
+        + 256 * (3 * (inner + 256 * 8) + 2 * 39 * 256)  # actor
+        + 256 * 2 * (43 * 256 + inner + 256)  # Q of the actor loss, to its input
+    )
+    products = workloads.matrix_products()
+    assert sum(m * k * n for m, k, n in products) == 2 * critic + others
+    assert sum(2 * m * k * n for m, k, n in products) == 3_127_410_688
+
+
+def test_the_products_of_an_update_are_those_of_the_program() -> None:
+    """What XLA counts of the update, elementwise work included, is little more."""
+    store, view = workloads.random_store(1000)
+    counted = workloads.lower_chunk(store, view, 1, 1).cost_analysis()["flops"]
+    assert 3.127e9 < counted < 1.1 * 3.127e9

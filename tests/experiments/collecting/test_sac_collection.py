@@ -1,0 +1,34 @@
+"""A collection of medium-replay data: checkpoints, what they cost, and what is said meanwhile."""
+
+from pathlib import Path
+
+import numpy as np
+
+from appo_jax import checkpoint
+from appo_jax.collect import replay_collection
+from appo_jax.collect.replay_collection import Collection
+from appo_jax.collect.stepping import Steppers
+from experiments.collecting.sac_collection import go_on
+from tests.helpers.agents import HOPPER, run
+
+
+def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(
+    hoppers: Steppers, tmp_path: Path
+) -> None:
+    warnings: list[str] = []
+    undamaged = run(HOPPER, hoppers, tmp_path / "whole", 40).replay.actions[:, :40]
+    for step in (10, 20, 30):
+        run(HOPPER, hoppers, tmp_path, step).save()
+    folder = replay_collection.checkpoints(tmp_path)
+    assert checkpoint.updates(folder) == [20, 30]
+    (folder / "30" / "metadata" / "metadata").write_text("{")
+    collection = go_on(HOPPER, hoppers, tmp_path, warnings.append)
+    assert collection.step == 20
+    (warning,) = warnings
+    assert "30: damaged" in warning
+    assert "put aside" in warning
+    while collection.step < 40:
+        collection.advance()
+    collection.save()
+    assert Collection(HOPPER, hoppers, tmp_path).step == 40
+    np.testing.assert_array_equal(collection.replay.actions[:, :40], undamaged)

@@ -1,0 +1,110 @@
+"""The data and labels of runs, and what is told of what is odd in them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from appo_jax.data import minari_io, preferences
+from appo_jax.data.dataset import Episode, from_episodes
+from appo_jax.data.preferences import Preferences
+from appo_jax.types import InputError
+from experiments.runs import datasets, labels
+from experiments.runs.events import silent
+from experiments.runs.folder import RunFolder
+from tests.helpers.runs import TINY, parse, print_told
+
+pytestmark = pytest.mark.usefixtures("compiled")
+
+
+def test_labels_from_a_file(data_dir: Path, tmp_path: Path) -> None:
+    common = (*[flag for flag in TINY if "num_feedback" not in flag], f"--data_dir={data_dir}")
+    (experiment,), execution = parse(*common, "--num_feedback=12")
+    dataset = datasets.obtain(experiment, execution, silent)
+    given = preferences.scripted(dataset, 3, 12, 5, 1.0)
+    file = tmp_path / "labels.jsonl"
+    preferences.save(given, file)
+    workdir = f"--workdir={tmp_path / 'run'}"
+    (tmp_path / "run").mkdir()
+
+    def used(*arguments: str) -> tuple[Preferences, str]:
+        (experiment,), execution = parse(*common, workdir, f"--preferences={file}", *arguments)
+        found = labels.obtain_all([experiment], execution, {dataset.id: dataset}, silent)
+        (found,) = found.values()
+        assert experiment.num_feedback == len(found)
+        return found, experiment.digest()
+
+    found, digest = used()
+    np.testing.assert_array_equal(found.rows(dataset), given.rows(dataset))
+    np.testing.assert_array_equal(found.labels, given.labels)
+    assert (tmp_path / "run" / "preferences.jsonl").read_text() == file.read_text()
+    assert len(used("--num_feedback=5")[0]) == 5
+    own = tmp_path / "run" / "preferences.jsonl"
+    own.write_text(file.read_text() + "\n")
+    file = own
+    assert len(used("--num_feedback=5")[0]) == 5
+    assert own.read_text().endswith("\n\n")  # as its writer left it
+    file = tmp_path / "labels.jsonl"
+    with pytest.raises(InputError, match=r"^--num_feedback=13: .*labels.jsonl holds 12 labels"):
+        used("--num_feedback=13")
+
+    assert used()[1] == digest
+    file.write_text(file.read_text().replace('"label": 1.0', '"label": 0.0', 1))
+    assert used()[1] != digest
+    file.write_text(file.read_text().splitlines(keepends=True)[0])
+    with pytest.raises(InputError, match=r"^--preferences=.*labels.jsonl: no labels"):
+        used()
+
+
+def test_a_set_of_another_environment(numbered: Any, tmp_path: Path) -> None:
+    minari_io.save(numbered(), tmp_path)
+    flags = [flag for flag in TINY if "dataset_size" not in flag]
+    flags += [f"--data_dir={tmp_path}", "--dataset=tiny/numbered-v0"]
+    runs, execution = parse(*flags)
+    with pytest.raises(InputError, match=r"--dataset=tiny/numbered-v0: 2 numbers in an observ"):
+        datasets.obtain(runs[0], execution, silent)
+    flags[0] = "--env=Hopper-v5"
+    runs, execution = parse(*flags)
+    with pytest.raises(InputError, match=r"1 in an action, expected Hopper-v5's 11 and 3"):
+        datasets.obtain(runs[0], execution, silent)
+
+
+def test_odd_data_and_labels_are_told_and_hopeless_ones_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw = np.random.default_rng(0)
+    observations = draw.normal(size=(2, 31, 39))
+    observations[..., 36:] = 0
+    episodes = [
+        Episode(rows, draw.uniform(-1.2, 1.2, (30, 4)), np.ones(30), np.zeros(30))
+        for rows in observations
+    ]
+    dataset = from_episodes(episodes, "mine/odd-v0")
+    minari_io.save(dataset, tmp_path)
+    common = [flag for flag in TINY if "dataset_size" not in flag]
+    flags = (*common, f"--data_dir={tmp_path}", "--dataset=mine/odd-v0", f"--workdir={tmp_path}")
+    runs, execution = parse(*flags, "--segment_length=30")
+    data = datasets.obtain_all(runs, RunFolder(runs, execution), execution, print_told)
+    found = data["mine/odd-v0"]
+    np.testing.assert_array_equal(found.actions, dataset.actions.clip(-1, 1))
+    assert found.actions.max() == 1
+    labels.obtain_all(runs, execution, data, print_told)
+    lines = capsys.readouterr().out.splitlines()
+    about_data, about_labels = "warning: data set mine/odd-v0: ", "warning: labels of the scripted "
+    for line, beginning in zip(
+        lines,
+        (
+            f"{about_data}actions of 30 of ",
+            f"{about_data}the goal is the same ",
+            f"{about_data}the true reward is 1",
+            "data: 60 transitions",
+            "labels: 40 pairs, 40 of them ties",
+            f"{about_labels}teacher, seed 0: 39 of 40",
+            f"{about_labels}teacher, seed 0: all 40 labels are ties",
+        ),
+        strict=True,
+    ):
+        assert line.startswith(beginning)
+    with pytest.raises(InputError, match=r"mine/odd-v0: 0 of 2 episodes have at least the segment"):
+        datasets.obtain(parse(*flags, "--segment_length=31")[0][0], execution, silent)

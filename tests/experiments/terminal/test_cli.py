@@ -1,0 +1,148 @@
+"""How the commands end, what they say of flags, and their help."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+from absl import flags
+
+from appo_jax.types import InputError
+from experiments.terminal.cli import help_text, naming, parse_flags
+
+# A command of which each copy ends in another way; all share the time that importing takes.
+_ENDINGS = '''
+"""About a command."""
+import os, signal, sys
+from concurrent.futures.process import BrokenProcessPool
+from absl import flags
+from appo_jax.types import Diverged, InputError
+from experiments.terminal.cli import run
+from experiments.terminal.signals import Stopped
+
+def main(values):
+    print("begins")
+    if values.ending:
+        raise {
+            "input": InputError("--size: 3, expected 4"),
+            "diverged": Diverged("run 2: not finite"),
+            "disk": OSError(28, "No space left on device"),
+            "stopped": Stopped(signal.SIGTERM, "update 5"),
+            "interrupt": KeyboardInterrupt(),
+            "pool": BrokenProcessPool(),
+            "bug": ZeroDivisionError("a bug"),
+        }[values.ending]
+
+def define_flags(values, argv):
+    if "--ending=early" in argv:
+        raise InputError("--ending: early, expected another")
+    flags.DEFINE_string("ending", None, "how it ends", flag_values=values, module_name="endings")
+
+for ending in sys.argv[1:]:
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        sys.argv = ["command", *([f"--ending={ending}"] if ending != "none" else [])]
+        os.dup2(1, 2)
+        run(main, define_flags, lambda values: f"{values.ending} is kept")
+    print(f"= {ending} {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}", flush=True)
+'''
+
+
+@pytest.fixture(scope="module")
+def ends() -> dict[str, tuple[int, list[str]]]:
+    """Exit code and lines of each copy."""
+    names = ["none", "input", "diverged", "disk", "stopped", "interrupt", "pool", "early", "bug"]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _ENDINGS, *names],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+        env=os.environ,
+    )
+    found, lines = {}, []
+    for line in done.stdout.splitlines():
+        if line.startswith("= "):
+            _, name, code = line.split()
+            found[name], lines = (int(code), lines), []
+        else:
+            lines.append(line)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "last"),
+    [
+        ("none", 0, "begins"),
+        ("input", 1, "error: --size: 3, expected 4"),
+        ("diverged", 1, "error: run 2: not finite"),
+        ("disk", 1, "error: [Errno 28] No space left on device; disk is kept"),
+        ("stopped", 143, "stopped by SIGTERM at update 5; the same command goes on from there"),
+        ("interrupt", 130, "interrupted; interrupt is kept"),
+        (
+            *("pool", 1),
+            "error: a worker process died (killed, or out of memory); pool is kept",
+        ),
+    ],
+)
+def test_endings(ends: dict[str, tuple[int, list[str]]], name: str, code: int, last: str) -> None:
+    assert ends[name] == (code, ["begins", last] if code else ["begins"])
+
+
+def test_a_command_may_end_while_its_flags_are_defined(
+    ends: dict[str, tuple[int, list[str]]],
+) -> None:
+    assert ends["early"] == (1, ["error: --ending: early, expected another"])
+
+
+def test_a_bug_keeps_its_traceback(ends: dict[str, tuple[int, list[str]]]) -> None:
+    code, lines = ends["bug"]
+    assert code == 1
+    assert any("Traceback" in line for line in lines)
+    assert lines[-1] == "ZeroDivisionError: a bug"
+
+
+def defined() -> flags.FlagValues:
+    values = flags.FlagValues()
+    flags.DEFINE_integer(
+        "size", None, "steps, " + "many of them " * 9, flag_values=values, module_name="sets"
+    )
+    flags.DEFINE_enum("kind", "a", ["a", "b"], "which", flag_values=values, module_name="sets")
+    flags.DEFINE_float("rate", 0.5, "speed", flag_values=values, module_name="only b")
+    flags.DEFINE_bool("theirs", False, "a library's", flag_values=values, module_name="absl.app")
+    return values
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--size=many"], "^--size=many: .*, expected: steps, many of them"),
+        (["--kind=c"], "^--kind=c: value should be one of <a|b>$"),
+        (["--siez=3"], "^Unknown command line flag 'siez'. Did you mean: size"),
+        (["size"], "^found 'size' after the flags, expected flags only"),
+        (["--size=two\nlines"], "^--size=two lines: "),
+    ],
+)
+def test_bad_flags(arguments: Sequence[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse_flags(defined(), ["command", *arguments])
+
+
+def test_help_has_the_groups_in_order_and_no_library(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_flags(defined(), ["command", "--kind=c", "--help"], "About it.")
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    assert printed == f"About it.\n\n{help_text(defined())}\n"
+    lines = printed.splitlines()
+    assert max(len(line) for line in lines) <= 100
+    first_words = [line.split()[0] for line in lines[2:] if line and line[:3] != "   "]
+    assert first_words == ["sets:", "--size", "--kind=a", "only", "--rate=0.5", "--helpfull"]
+    assert "theirs" not in printed
+
+
+def test_naming() -> None:
+    with pytest.raises(InputError, match="^--size: is 3$"), naming("size"):
+        raise InputError("is 3")

@@ -1,0 +1,65 @@
+"""Signals around what must not be cut in two, and those that a loop acts on."""
+
+import signal
+import threading
+
+import pytest
+
+from experiments.terminal import signals
+
+
+def test_signals_wait_for_the_end_of_the_block() -> None:
+    before = [signal.getsignal(number) for number in signals.STOPPING]
+    steps = []
+
+    def work() -> None:
+        with signals.held():
+            signal.raise_signal(signal.SIGINT)
+            steps.append("went on")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert steps == ["went on"]
+    assert before == [signal.getsignal(number) for number in signals.STOPPING]
+
+
+def test_errors_come_through() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(ValueError, match="a bad file"), signals.held():
+        raise ValueError("a bad file")
+    assert signal.getsignal(signal.SIGINT) == before
+    with signals.held():
+        pass
+
+
+def test_the_first_signal_is_noted_and_the_second_acts_at_once() -> None:
+    before = [signal.getsignal(number) for number in signals.STOPPING]
+    with signals.noted() as came:
+        assert came == []
+        signal.raise_signal(signal.SIGTERM)
+        assert came == [signal.SIGTERM]
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert came == [signal.SIGTERM]
+    assert before == [signal.getsignal(number) for number in signals.STOPPING]
+
+
+def test_stopped_tells_where() -> None:
+    stopped = signals.Stopped(signal.SIGTERM, "update 1,000")
+    assert str(stopped).startswith("stopped by SIGTERM at update 1,000; the same command goes on")
+    assert stopped.exit_code == 143
+
+
+def test_in_another_thread_python_has_no_handlers() -> None:
+    before = [signal.getsignal(number) for number in signals.STOPPING]
+    found = []
+
+    def work() -> None:
+        with signals.held(), signals.noted() as came:
+            found.append([signal.getsignal(number) for number in signals.STOPPING])
+            found.append(list(came))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [before, []]

@@ -1,0 +1,135 @@
+"""From collection to evaluation in environments of Gymnasium, as a user types it."""
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from appo_jax.data import minari_io
+from appo_jax.data.dataset import Dataset, Episode, from_episodes
+from appo_jax.types import InputError
+from experiments.runs import datasets, files, runner
+from experiments.runs.events import silent
+from tests.helpers.runs import TINY, parse, print_told
+
+PENDULUM = "gymnasium/Pendulum-v1/medium-replay-n2000-seed0-v0"
+
+
+def flags(env: str, dataset: str, data_dir: Path) -> list[str]:
+    tiny = [flag for flag in TINY if not flag.startswith(("--task", "--dataset_size", "--tie"))]
+    tiny += ["--num_updates=20", "--eval_interval=10", "--num_workers=1"]
+    return [*tiny, f"--env={env}", f"--dataset={dataset}", f"--data_dir={data_dir}"]
+
+
+pytestmark = pytest.mark.usefixtures("compiled")
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    command = [sys.executable, "-m", "experiments.collect", "--env=Pendulum-v1"]
+    command += ["--dataset=medium-replay", "--size=2000", "--num_seeds=2", f"--data_dir={folder}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "best episode" in done.stdout
+    return folder
+
+
+def test_without_terminations(data_dir: Path, tmp_path: Path) -> None:
+    stored = minari_io.load(PENDULUM, data_dir)
+    assert not stored.terminations.any()
+    assert 1.9 < np.abs(stored.actions).max() <= 2  # torques, as the environment takes them
+
+    arguments = [*flags("Pendulum-v1", PENDULUM, data_dir), f"--workdir={tmp_path / 'run'}"]
+    runs, execution = parse(*arguments)
+    assert runs[0].tie_threshold == 0
+    dataset = datasets.obtain(runs[0], execution, silent)
+    np.testing.assert_allclose(dataset.actions, stored.actions / 2, atol=1e-6)
+
+    (entry,) = runner.run(runs, execution)
+    assert entry.success_rate is None
+    assert [one.update for one in entry.evaluations] == [10, 20]
+    assert -2500 < entry.total_return < 0  # 200 steps of at most 16.3 each
+    metrics = files.MetricsFile(tmp_path / "run" / "metrics.csv")
+    assert list(metrics.values(0, "eval", "eval/return")) == [10, 20]
+    assert not metrics.values(0, "eval", "eval/success_rate")
+
+    command = [sys.executable, "-m", "experiments.evaluate", "--num_workers=1", "--episodes=2"]
+    command += [f"--checkpoint={tmp_path / 'run'}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    last = metrics.values(0, "eval", "eval/return")[20]
+    assert done.stdout.splitlines()[-1] == f"return {last:.2f}"
+
+
+def hopper_data(id: str, action: float = 1.0) -> Dataset:
+    draw = np.random.default_rng(0)
+    episodes = []
+    for steps in (30, 12, 25):
+        episodes.append(
+            Episode(
+                observations=draw.normal(size=(steps + 1, 11)),
+                actions=draw.uniform(-action, action, (steps, 3)),
+                rewards=draw.normal(size=steps),
+                terminations=np.arange(steps) == steps - 1,
+            )
+        )
+    return from_episodes(episodes, id)
+
+
+def test_with_terminations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    minari_io.save(hopper_data("mine/hopper-v0"), tmp_path)
+    arguments = [*flags("Hopper-v5", "mine/hopper-v0", tmp_path), f"--workdir={tmp_path / 'run'}"]
+    (entry,) = runner.run(*parse(*arguments), print_told)
+    assert np.isfinite(entry.total_return)
+    output = capsys.readouterr().out
+    assert "67 transitions in 3 episodes, return " in output
+    assert "eval/return at update 20: " in output
+
+
+def test_actions_beyond_the_bounds_are_told_and_clipped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    minari_io.save(hopper_data("mine/wild-v0", action=1.5), tmp_path)
+    runs, execution = parse(*flags("Hopper-v5", "mine/wild-v0", tmp_path))
+    dataset = datasets.obtain(runs[0], execution, print_told)
+    assert dataset.actions.max() == 1
+    told = capsys.readouterr().out
+    assert "warning: data set mine/wild-v0: actions of " in told
+    assert "lie outside [-1, 1] and are clipped; the first is 1." in told
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"--task": "sweep"}, "--env=Pendulum-v1: found with --task=sweep, expected one of the"),
+        (
+            {"--env": "sweep-v3"},
+            "--env=sweep-v3: .* is another kind's, expected --task=sweep-v3",
+        ),
+        ({"--dataset": "auto"}, r"--dataset=auto: for Pendulum-v1 expected the id .*Pendul"),
+        ({"--dataset": "no/such-v0"}, r"--dataset=no/such-v0: for Pendulum-v1 expected the id"),
+        ({"--env": "Hopper-v5"}, f"--dataset={PENDULUM}: data of Pendulum-v1, expected data of Ho"),
+    ],
+)
+def test_bad_flags(change: dict[str, str], message: str, data_dir: Path) -> None:
+    named: dict[str, Any] = dict(
+        flag.split("=", 1) for flag in flags("Pendulum-v1", PENDULUM, data_dir)
+    )
+    with pytest.raises(InputError, match=f"^{message}"):
+        parse(*(f"{name}={value}" for name, value in (named | change).items()))
+
+
+def test_the_error_of_each_segment_is_the_default(data_dir: Path) -> None:
+    given = flags("Pendulum-v1", PENDULUM, data_dir)
+    assert not parse(*given)[0][0].policy.pairwise_error
+    assert parse(*given, "--pairwise_error")[0][0].policy.pairwise_error
+
+
+def test_default_folder(data_dir: Path) -> None:
+    (run,), execution = parse(*flags("Pendulum-v1", PENDULUM, data_dir))
+    assert execution.workdir == Path("runs") / "Pendulum-v1" / "appo" / run.digest()
+    other = dataclasses.replace(run, env_name="Hopper-v5")
+    assert other.digest() != run.digest()

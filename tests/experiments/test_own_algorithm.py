@@ -1,0 +1,86 @@
+"""The algorithm of docs/adding_an_algorithm.md, added as a user would, through the commands."""
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.runs import TINY, Command, write_buffers
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "adding_an_algorithm.md").read_text()
+OWN = ("segment_length", "hidden_dim", "batch_size", "task", "dataset_size", "num_feedback")
+OWN += ("tie_threshold", "num_updates", "eval_interval", "chunk_updates", "eval_episodes")
+FLAGS = [flag for flag in TINY if flag.removeprefix("--").split("=")[0] in OWN]
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project with the file and the line that the page shows; no other file is changed."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for package in ("appo_jax", "experiments"):
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / package, folder / package, ignore=ignore)
+    code, line = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (folder / "appo_jax" / "better_segments.py").write_text(code)
+    registry = folder / "appo_jax" / "registry.py"
+    text = registry.read_text()
+    text = text.replace("from appo_jax import appo,", "from appo_jax import appo, better_segments,")
+    registry.write_text(text.replace("ALGORITHMS = {\n", f"ALGORITHMS = {{\n{line}"))
+    write_buffers(folder / "data")
+    return folder
+
+
+def run(folder: Path, *arguments: str) -> list[str]:
+    """Lines that a command prints."""
+    command = [sys.executable, "-m", *arguments]
+    process = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    return process.stdout.splitlines()
+
+
+def test_it_appears_in_help(checkout: Path) -> None:
+    text = "\n".join(run(checkout, "experiments.train", "--algorithm=better_segments", "--help"))
+    assert "cloning of the preferred segments" in " ".join(text.split())
+    assert "--learning_rate" in text
+    assert "  --lam " not in text
+
+
+def test_it_trains_goes_on_and_is_evaluated(checkout: Path, compiled: Path) -> None:
+    flags = (*FLAGS, "--algorithm=better_segments", "--learning_rate=0.001,0.01")
+    flags += ("--data_dir=data", "--workdir=run", "--chunk_updates=2")
+    first = Command(checkout, compiled, *flags)
+    first.wait_for("success at update 20")
+    first.signal(signal.SIGINT)
+    assert first.finish()[0] == 130
+    status, lines, stderr = Command(checkout, compiled, *flags).finish()
+    assert status == 0, stderr
+    assert any(line.startswith("going on from update ") for line in lines)
+    assert lines[-3].split()[:2] == ["learning_rate", "seeds"]
+    entries = json.loads((checkout / "run" / "summary.json").read_text())["runs"]
+    assert [entry["settings"]["learning_rate"] for entry in entries] == [0.001, 0.01]
+    evaluate = ("experiments.evaluate", "--checkpoint=run", "--run=1", "--episodes=2")
+    told, result = run(checkout, *evaluate)
+    assert told.startswith("better_segments on button-press-topdown-v3, learning_rate 0.01, seed 0")
+    last = entries[1]["evaluations"][-1]
+    assert result.startswith(f"success rate {last['success_rate']:.1f} %")
+    assert result.endswith(f"return {last['total_return']:.2f}")
+
+
+def test_one_outside_the_package(checkout: Path, tmp_path: Path, compiled: Path) -> None:
+    code = (checkout / "appo_jax" / "better_segments.py").read_text()
+    code += "\nimport sys\nfrom appo_jax.registry import Algorithm\n"
+    code += 'ALGORITHM = Algorithm("my own", sys.modules[__name__])\n'
+    (tmp_path / "mine.py").write_text(code)
+    flags = (*FLAGS, "--algorithm=mine:ALGORITHM", f"--data_dir={checkout / 'data'}")
+    status, lines, stderr = Command(tmp_path, compiled, *flags, "--num_updates=20").finish()
+    assert status == 0, stderr
+    assert lines[-1].startswith("success rate ")
+    (folder,) = (tmp_path / "runs" / "button-press-topdown" / "mine.ALGORITHM").iterdir()
+    told, _ = run(tmp_path, "experiments.evaluate", f"--checkpoint={folder}", "--episodes=1")
+    assert told.startswith("mine:ALGORITHM on button-press-topdown-v3, learning_rate 0.0003")

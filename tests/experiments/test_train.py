@@ -1,0 +1,226 @@
+"""`python -m experiments.train` as a user types it, stops it, and types it wrong."""
+
+import dataclasses
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from appo_jax import checkpoint
+from experiments.runs import files
+from tests.helpers.runs import (
+    SIZE,
+    TASK,
+    TINY,
+    Command,
+    contents,
+    metadata,
+    parse,
+    result,
+)
+
+pytestmark = pytest.mark.usefixtures("compiled")
+
+
+@dataclasses.dataclass
+class Finished:
+    folder: Path  # in which the command ran
+    workdir: Path
+    lines: list[str]
+    stderr: str
+
+
+@pytest.fixture(scope="module")
+def command(compiled: Path, data_dir: Path) -> Callable[..., Command]:
+    return lambda folder, *arguments: Command(
+        folder, compiled, *TINY, f"--data_dir={data_dir}", *arguments
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(
+    tmp_path_factory: pytest.TempPathFactory, command: Callable[..., Command], data_dir: Path
+) -> Finished:
+    folder = tmp_path_factory.mktemp("finished")
+    status, lines, stderr = command(folder).finish()
+    assert status == 0, stderr
+    digest = parse(*TINY, f"--data_dir={data_dir}")[0][0].digest()
+    return Finished(folder, folder / "runs" / TASK / "appo" / digest, lines, stderr)
+
+
+def test_tells_what_it_does(finished: Finished, data_dir: Path) -> None:
+    text = "\n".join(finished.lines)
+    for expected in (
+        f"task           {TASK}-v3, seed 0",
+        "algorithm      appo, APPO: adversarial policy optimisation on r_hat; lam 0.03, discount",
+        "policy         hidden_layers 1 (3), hidden_dim 16 (256), batch_size 8 (256), num_pairs",
+        f"data set       lire/{TASK}-v3/n{SIZE}",
+        f"(--dataset=auto found a local medium-replay set in {data_dir})",
+        "labels         40 pairs of segments of 5 steps; scripted teacher, ties within 1",
+        "reward         learned; model of hidden_layers 1 (2), hidden_dim 16 (128), num_epochs 2 (",
+        "evaluation     2 episodes every 20 of 60 updates, 2 workers",
+        "device         ",
+        f"results        {finished.workdir.relative_to(finished.folder)}",
+        f"data: {SIZE:,} transitions in 4 episodes",
+        "training: 5 of 60 updates, ",
+        "reward model (40 labels): 2 of 2 updates",
+        "success at update 20: ",
+        "success at update 60: ",
+    ):
+        assert expected in text
+    assert len(finished.lines) < 40
+    assert finished.stderr == ""  # no bar for a file, no library that talks
+    assert finished.lines[-1].startswith("success rate 0.0 % (the mean of the last 3 evaluations)")
+
+
+def test_writes_every_output(finished: Finished) -> None:
+    names = {path.name for path in finished.workdir.iterdir()}
+    assert names == {
+        *("checkpoints", "config.json", "learning_curve.png", "metrics.csv"),
+        *("preferences.jsonl", "summary.json", ".lock"),
+    }
+    assert (finished.workdir / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+    header, first = (finished.workdir / "metrics.csv").read_text().splitlines()[:2]
+    assert header == "run,update,split,metric,value,time"
+    assert first.startswith("0,2,reward,reward/")
+    assert [path.name for path in finished.folder.iterdir()] == ["runs"]
+
+
+def test_summary(finished: Finished) -> None:
+    (entry,) = files.read_json(finished.workdir / "summary.json")["runs"]
+    assert (entry["algorithm"], entry["env_name"], entry["state"]) == (
+        *("appo", f"{TASK}-v3"),
+        "finished",
+    )
+    assert entry["dataset"] == f"lire/{TASK}-v3/n{SIZE}"
+    settings = entry["settings"]
+    assert (settings["seed"], settings["lam"], settings["num_feedback"]) == (0, 0.03, 40)
+    assert [one["update"] for one in entry["evaluations"]] == [20, 40, 60]
+    assert entry["score"] == entry["success_rate"] == 0
+    assert 0 < entry["reward_accuracy"] < 1
+    assert 500 < entry["reward_accuracy_pairs"] < 1000
+    assert entry["updates_per_second"] > 1
+    assert 1 < entry["wall_seconds"] < 200
+
+
+def test_config_is_fully_resolved(finished: Finished, data_dir: Path) -> None:
+    config = files.read_json(finished.workdir / "config.json")
+    (experiment,), _ = parse(*TINY, f"--data_dir={data_dir}")
+    (run,) = config["runs"]
+    assert run == json.loads(json.dumps(experiment.resolved()))
+    assert run["dataset"]["requested"] == "auto"
+    assert "found a local medium-replay set" in run["dataset"]["reason"]
+    assert config["dataset_contents"][run["dataset"]["id"]]["num_transitions"] == SIZE
+    assert {"jax", "numpy", "orbax-checkpoint"} <= set(config["versions"])
+
+
+def test_checkpoint_holds_all_that_a_policy_needs(finished: Finished) -> None:
+    kept = metadata(finished.workdir)
+    assert kept["runs"][0]["policy"]["hidden_dim"] == 16
+    assert kept["dataset_digests"]
+    assert any("normaliser" in leaf for leaf in kept["leaves"])
+    assert any("key" in leaf for leaf in kept["leaves"])
+
+
+def test_finished_run_prints_its_result(
+    finished: Finished, command: Callable[..., Command]
+) -> None:
+    before = contents(finished.workdir)
+    status, lines, stderr = command(finished.folder).finish(30)
+    assert (status, stderr) == (0, "")
+    where = next(line.split()[-1] for line in lines if line.startswith("results "))
+    assert lines[-2] == f"this run is finished; its results lie in {where}"
+    assert lines[-1] == finished.lines[-1]
+    status, _, stderr = command(finished.folder, "--num_updates=40").finish(30)
+    assert status == 1
+    assert "error: --num_updates=40: " in stderr
+    assert contents(finished.workdir) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_stopped_and_started_again(
+    finished: Finished, command: Callable[..., Command], tmp_path: Path, number: signal.Signals
+) -> None:
+    interrupted = number == signal.SIGINT
+    # Neither the workers nor the chunks change a number.
+    differently = ("--workdir=run", "--num_workers=1")
+    first = command(tmp_path, *differently)
+    first.wait_for("training: 5 of 60 updates" if interrupted else "success at update 20")
+    if not interrupted:
+        first.signal(signal.SIGSTOP, whole_session=False)
+        status, _, stderr = command(tmp_path, *differently).finish(30)
+        assert status == 1
+        assert stderr == (
+            "error: --workdir=run: another process is at work there, expected to have it alone\n"
+        )
+    first.signal(number, whole_session=interrupted)
+    status, lines, stderr = first.finish()
+    assert status == (130 if interrupted else -number)
+    if interrupted:
+        assert re.fullmatch(
+            r"stopped by SIGINT at update \d+; the same command goes on from there\n", stderr
+        )
+    status, lines, stderr = command(tmp_path, *differently).finish()
+    assert (status, stderr) == (0, "")
+    assert any(line.startswith("going on from update ") for line in lines)
+    assert lines[-1] == finished.lines[-1]
+    assert result(tmp_path / "run") == result(finished.workdir)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_stopped_while_it_fits_the_reward(
+    command: Callable[..., Command], tmp_path: Path, number: signal.Signals
+) -> None:
+    """The fit goes on where it was, to the same bits."""
+    flags = ("--reward_num_epochs=400", "--num_updates=20", "--eval_interval=20")
+    whole = command(tmp_path, *flags, "--workdir=whole")
+    assert whole.finish()[0] == 0
+    first = command(tmp_path, *flags, "--workdir=run", "--chunk_updates=7")
+    first.wait_for("reward model (40 labels): 163 of 400 updates")
+    first.signal(number, whole_session=number == signal.SIGINT)
+    status, _, stderr = first.finish(60)
+    if number == signal.SIGINT:
+        assert status == 130
+        assert re.match(r"stopped by SIGINT at update \d+; the same command goes on", stderr)
+    saved = checkpoint.updates(tmp_path / "run" / "checkpoints" / "reward-40")
+    assert 100 <= saved[-1] < 400
+    status, lines, _ = command(tmp_path, *flags, "--workdir=run").finish()
+    assert status == 0
+    assert not any("1 of 400 updates" in line for line in lines)
+    for kind, update in (("reward-40", 400), ("policy", 20)):
+        digests = {
+            checkpoint.read_metadata(tmp_path / run / "checkpoints" / kind, update)["digest"]
+            for run in ("run", "whole")
+        }
+        assert len(digests) == 1
+
+
+def test_bad_command_lines_end_at_once(tmp_path: Path, data_dir: Path) -> None:
+    (tmp_path / "file").touch()
+    cases = {
+        "--lam=abc": "error: --lam=abc: could not convert string to float",
+        "--lamm=0.1": "error: Unknown command line flag 'lamm'. Did you mean: lam ?",
+        "leftover": "error: found 'leftover' after the flags, expected flags only",
+        "--workdir=file/run": "error: --workdir=file/run: can't be written to (Not a directory)",
+    }
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "experiments.train", *TINY, f"--data_dir={data_dir}", bad],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+        )
+        for bad in cases
+    ]
+    for process, (bad, message) in zip(started, cases.items(), strict=True):
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode == 1, bad
+        assert stderr.startswith(message)
+        assert len(stderr.splitlines()) == 1, stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -1,0 +1,46 @@
+"""The code of docs/library.md runs as it stands, on a small data set and with few updates."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from appo_jax import appo, reward_model
+from appo_jax.data import dataset, minari_io
+
+PAGE = Path(__file__).parents[1] / "docs" / "library.md"
+SMALLER = {
+    "num_epochs=300": "num_epochs=2, hidden_dim=8, hidden_layers=1",
+    "appo.Config()": "appo.Config(hidden_dim=8, hidden_layers=1, batch_size=8, num_pairs=2)",
+    "appo, config, 1000": "appo, config, 3",
+    "num_feedback=500": "num_feedback=20",
+}
+
+
+def test_from_labels_to_a_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(0)
+    episodes = [
+        dataset.Episode(
+            draw.normal(size=(61, 5)),
+            draw.uniform(-1, 1, (60, 2)),
+            draw.normal(size=60) * 9,
+            np.zeros(60),
+        )
+        for _ in range(3)
+    ]
+    small = dataset.from_episodes(episodes, "small")
+    monkeypatch.setattr(minari_io, "load", lambda id: small)
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    for block in blocks[:2]:
+        for full, less in SMALLER.items():
+            block = block.replace(full, less)
+        exec(block, names)
+    assert all(full in "".join(blocks[:2]) for full in SMALLER)
+    assert int(names["state"].step) == 4
+    assert names["action"].shape == (2,)
+    rewards = np.asarray(names["store"].rewards)[small.transition_rows()]
+    assert (rewards.min(), rewards.max()) == (0, 1)
+    assert (names["appo"], names["reward_model"]) == (appo, reward_model)
