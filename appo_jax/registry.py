@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib
-from typing import cast
 
 from appo_jax import appo, iql, reward_model
 from appo_jax.training import PolicyLearner, RewardLearner
@@ -49,4 +48,4 @@ def algorithm(name: str) -> Algorithm:
         raise InputError(f"algorithm {name!r}: {error}, expected a module that has it") from error
     if not isinstance(found, Algorithm):
         raise InputError(f"algorithm {name!r}: found {found!r:.60}, expected a registry.Algorithm")
-    return cast(Algorithm, found)
+    return found

@@ -18,7 +18,6 @@ from appo_jax import registry, settings
 from appo_jax.data import minari_io
 from appo_jax.data.preferences import count_labels
 from appo_jax.envs import environment
-from appo_jax.envs.family import Family
 from appo_jax.settings import MAX_INT, Settings, setting
 from appo_jax.types import InputError
 from experiments.runs import reward_controls, runner
@@ -227,8 +226,7 @@ def _datasets(
         name: resolve(request.dataset, name, request.dataset_size, request.data_seed, data_dir)
         for name in env_names
     }
-    family: Family = environment.family(env_names[0])
-    horizon = family.horizon
+    horizon = environment.family(env_names[0]).horizon
     if horizon and segment_length > horizon and any(s.recipe != "minari" for s in specs.values()):
         raise InputError(
             f"--segment_length={segment_length}: expected a number from 1 to {horizon}, the steps "
@@ -258,10 +256,8 @@ def _label_counts(
             f"--preferences={preferences}: labels of one data set, expected one task and not "
             f"{len(env_names)}"
         )
-    try:
+    with cli.naming("preferences"):
         available = count_labels(preferences)
-    except InputError as error:
-        raise InputError(f"--preferences: {error}") from error
     if not available:
         raise InputError(f"--preferences={preferences}: no labels, expected at least one")
     if given_counts and max(given_counts) > available:

@@ -4,6 +4,7 @@ Whoever simulates (collectors, evaluators) sees float32 vectors, actions in [-1,
 environment's bounds, a seed for each episode, and success where the environment knows it.
 """
 
+import functools
 import re
 from typing import Any, NamedTuple
 
@@ -75,6 +76,7 @@ class Spaces(NamedTuple):
     actions: ActionScale
 
 
+@functools.cache  # each run of a grid asks
 def spaces(name: str) -> Spaces:
     """An environment's spaces; builds it only where its family doesn't say."""
     known, scale = family(name).dims, _declared_scale(family(name))

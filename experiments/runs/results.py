@@ -119,20 +119,17 @@ def of_folder(
 def _result(
     folder: Path, run: int, resolved: Mapping[str, Any], metrics: files.MetricsFile
 ) -> RunResult:
+    names = (SUCCESS, "eval/success_rate_at_end", RETURN, files.EVALUATED)
+    rates, at_end, returns, done = (metrics.values(run, "eval", name) for name in names)
     evaluations = tuple(
-        Evaluation(
-            update,
-            metrics.values(run, "eval", SUCCESS).get(update),
-            metrics.values(run, "eval", "eval/success_rate_at_end").get(update),
-            total,
-        )
-        for update, total in metrics.values(run, "eval", RETURN).items()
-        if update in metrics.values(run, "eval", files.EVALUATED)
+        Evaluation(update, rates.get(update), at_end.get(update), total)
+        for update, total in returns.items()
+        if update in done
     )
     stopped = metrics.stopped_at(run)
     num_updates = resolved["num_updates"]
     last = evaluations[-LAST_EVALUATIONS:] if stopped is None else ()
-    rates = [one.success_rate for one in last if one.success_rate is not None]
+    known = [one.success_rate for one in last if one.success_rate is not None]
     clock = {
         name: next(reversed(metrics.values(run, "clock", f"clock/{name}").values()), None)
         for name in ("timed_updates", "train_seconds", "wall_seconds")
@@ -158,7 +155,7 @@ def _result(
         num_updates=num_updates,
         updates_done=metrics.last_update(run, "train"),
         stopped_at=stopped,
-        success_rate=float(np.mean(rates)) if rates else None,
+        success_rate=float(np.mean(known)) if known else None,
         total_return=float(np.mean([one.total_return for one in last])) if last else None,
         num_evaluations_averaged=len(last),
         evaluations=evaluations,

@@ -95,16 +95,12 @@ def _refuse_fewer_updates(runs: Sequence[Experiment], folder: RunFolder) -> None
 def _is_finished(found: Sequence[RunResult], folder: RunFolder) -> bool:
     """Whether nothing is left to do; where all diverged, the last updates are tried again."""
     states, num_runs = {result.state for result in found}, len(found)
-    size = folder.group_size() or num_runs
-    saved = [
-        checkpoint.updates(folder.policy_checkpoints(first, num_runs))
-        for first in range(0, num_runs, size)
-    ]
-    return (
-        "finished" in states
-        and "unfinished" not in states
-        and (folder.path / "summary.json").exists()
-        and all(updates and updates[-1] == found[0].num_updates for updates in saved)
+    if "finished" not in states or "unfinished" in states:
+        return False
+    groups = range(0, num_runs, folder.group_size() or num_runs)
+    saved = [checkpoint.updates(folder.policy_checkpoints(first, num_runs)) for first in groups]
+    return (folder.path / "summary.json").exists() and all(
+        updates and updates[-1] == found[0].num_updates for updates in saved
     )
 
 
