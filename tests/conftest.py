@@ -1,5 +1,8 @@
 """Tiny data sets, and the surroundings in which tiny runs are quick."""
 
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,7 +12,7 @@ import pytest
 from appo_jax import evaluation
 from appo_jax.collect.stepping import Steppers, steppers
 from appo_jax.data.dataset import Dataset, Episode, from_episodes
-from tests.helpers.compilation import compile_cache, quick_compilation
+from tests.helpers.compilation import keep_compiled, quick_compilation
 
 
 def _numbered(
@@ -32,6 +35,22 @@ def _numbered(
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--chaos_kills", type=int, default=20, help="kills of the slow chaos test")
+
+
+_compiled = pytest.StashKey[Path]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let all processes of the tests share what they compile; workers inherit the folder."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        config.stash[_compiled] = Path(tempfile.mkdtemp(prefix="compiled-"))
+        keep_compiled(config.stash[_compiled])
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Leave nothing behind."""
+    if _compiled in config.stash:
+        shutil.rmtree(config.stash[_compiled], ignore_errors=True)
 
 
 @pytest.fixture
@@ -68,15 +87,7 @@ def compiled_quickly() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where compiled programs are kept, for this process and for those it starts."""
-    folder = tmp_path_factory.getbasetemp() / "compiled"
-    with compile_cache(folder):
-        yield folder
-
-
-@pytest.fixture(scope="module")
-def fake_evaluations(compiled: Path) -> Iterator[None]:
+def fake_evaluations() -> Iterator[None]:
     """Evaluations without a simulator."""
     from experiments.runs import curves
     from tests.helpers.runs import FakeEvaluation

@@ -142,7 +142,7 @@ def test_importing_the_package_brings_in_nothing_large() -> None:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, compiled: Path) -> Path:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A short run, its data gone; three checkpoints and their evaluations."""
     folder = tmp_path_factory.mktemp("trained")
     write_buffers(folder / "data")

@@ -25,9 +25,6 @@ def flags(env: str, dataset: str, data_dir: Path) -> list[str]:
     return [*tiny, f"--env={env}", f"--dataset={dataset}", f"--data_dir={data_dir}"]
 
 
-pytestmark = pytest.mark.usefixtures("compiled")
-
-
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")

@@ -38,14 +38,12 @@ STAGES = {  # by the last line seen
 )
 def test_killed_at_random_moments(
     tmp_path: Path,
-    tmp_path_factory: pytest.TempPathFactory,
     pytestconfig: pytest.Config,
     kills: int | None,
 ) -> None:
     kills = kills or pytestconfig.getoption("chaos_kills")
-    cache = tmp_path_factory.getbasetemp() / "compiled"
     began = time.monotonic()
-    status, _, stderr = _run(tmp_path / "whole", cache).finish()
+    status, _, stderr = _run(tmp_path / "whole").finish()
     duration = time.monotonic() - began  # with compilation; shorter ones are noticed below
     assert status == 0, stderr
     expected = result(tmp_path / "whole" / "run"), _data(tmp_path / "whole")
@@ -58,7 +56,7 @@ def test_killed_at_random_moments(
         in_this_run = 0
         finished = False
         while not finished:
-            process = _run(folder, cache)
+            process = _run(folder)
             began = time.monotonic()
             if in_this_run < KILLS_IN_A_RUN and hit.total() < kills:
                 number, whole_session = draw.choice(SIGNALS)
@@ -83,10 +81,10 @@ def test_killed_at_random_moments(
         print(f"{count:4} {what}")
 
 
-def _run(folder: Path, cache: Path) -> Command:
+def _run(folder: Path) -> Command:
     folder.mkdir(exist_ok=True)
     flags = ("--dataset=medium-expert", "--dataset_size=1000", "--data_dir=data", "--workdir=run")
-    return Command(folder, cache, *TINY, *flags)
+    return Command(folder, *TINY, *flags)
 
 
 def _data(folder: Path) -> list[str]:

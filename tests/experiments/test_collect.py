@@ -21,7 +21,6 @@ from appo_jax.types import InputError
 from experiments import collect
 from experiments.collecting import sac_collection, scripted_collection
 from experiments.terminal.cli import parse_flags
-from tests.helpers.compilation import cache_variables
 from tests.helpers.processes import members, wait_until
 
 ID = "metaworld/drawer-open-v3/medium-expert-n1000-seed2-v0"
@@ -157,14 +156,10 @@ def test_a_bad_folder_ends_the_command_with_one_sentence() -> None:
 
 
 @contextlib.contextmanager
-def started(*flags: str, cache: Path | None = None) -> Iterator[subprocess.Popen[str]]:
+def started(*flags: str) -> Iterator[subprocess.Popen[str]]:
     """The command in a session of its own, of which nothing is left at the end."""
     process = subprocess.Popen(
-        command(*flags),
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, **(cache_variables(cache) if cache else {})},
+        command(*flags), stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
         yield process
@@ -222,7 +217,7 @@ def replay_flags(data_dir: Path) -> list[str]:
 
 
 def test_medium_replay_goes_on_where_it_was_stopped(
-    tmp_path: Path, compiled: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     collect.main(parsed(*replay_flags(tmp_path / "whole")))
     whole = capsys.readouterr()
@@ -233,7 +228,7 @@ def test_medium_replay_goes_on_where_it_was_stopped(
     folder = (tmp_path / "stopped" / REPLAY_ID).parent
     kept = folder / f".{Path(REPLAY_ID).name}.training" / "checkpoints"
     for number, step in ((signal.SIGKILL, 2500), (signal.SIGINT, 5000)):
-        with started(*flags, cache=compiled) as process:
+        with started(*flags) as process:
             wait_until(lambda step=step: (kept / str(step)).is_dir(), 60)
             error = stop(process, number)
         assert minari_io.local_ids(tmp_path / "stopped") == []

@@ -51,14 +51,14 @@ def test_it_appears_in_help(checkout: Path) -> None:
     assert "  --lam " not in text
 
 
-def test_it_trains_goes_on_and_is_evaluated(checkout: Path, compiled: Path) -> None:
+def test_it_trains_goes_on_and_is_evaluated(checkout: Path) -> None:
     flags = (*FLAGS, "--algorithm=better_segments", "--learning_rate=0.001,0.01")
     flags += ("--data_dir=data", "--workdir=run", "--chunk_updates=2")
-    first = Command(checkout, compiled, *flags)
+    first = Command(checkout, *flags)
     first.wait_for("success at update 20")
     first.signal(signal.SIGINT)
     assert first.finish()[0] == 130
-    status, lines, stderr = Command(checkout, compiled, *flags).finish()
+    status, lines, stderr = Command(checkout, *flags).finish()
     assert status == 0, stderr
     assert any(line.startswith("going on from update ") for line in lines)
     assert lines[-3].split()[:2] == ["learning_rate", "seeds"]
@@ -72,13 +72,13 @@ def test_it_trains_goes_on_and_is_evaluated(checkout: Path, compiled: Path) -> N
     assert result.endswith(f"return {last['total_return']:.2f}")
 
 
-def test_one_outside_the_package(checkout: Path, tmp_path: Path, compiled: Path) -> None:
+def test_one_outside_the_package(checkout: Path, tmp_path: Path) -> None:
     code = (checkout / "appo_jax" / "better_segments.py").read_text()
     code += "\nimport sys\nfrom appo_jax.registry import Algorithm\n"
     code += 'ALGORITHM = Algorithm("my own", sys.modules[__name__])\n'
     (tmp_path / "mine.py").write_text(code)
     flags = (*FLAGS, "--algorithm=mine:ALGORITHM", f"--data_dir={checkout / 'data'}")
-    status, lines, stderr = Command(tmp_path, compiled, *flags, "--num_updates=20").finish()
+    status, lines, stderr = Command(tmp_path, *flags, "--num_updates=20").finish()
     assert status == 0, stderr
     assert lines[-1].startswith("success rate ")
     (folder,) = (tmp_path / "runs" / "button-press-topdown" / "mine.ALGORITHM").iterdir()

@@ -24,8 +24,6 @@ from tests.helpers.runs import (
     result,
 )
 
-pytestmark = pytest.mark.usefixtures("compiled")
-
 
 @dataclasses.dataclass
 class Finished:
@@ -36,10 +34,8 @@ class Finished:
 
 
 @pytest.fixture(scope="module")
-def command(compiled: Path, data_dir: Path) -> Callable[..., Command]:
-    return lambda folder, *arguments: Command(
-        folder, compiled, *TINY, f"--data_dir={data_dir}", *arguments
-    )
+def command(data_dir: Path) -> Callable[..., Command]:
+    return lambda folder, *arguments: Command(folder, *TINY, f"--data_dir={data_dir}", *arguments)
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,6 @@ from experiments import train
 from experiments.runs import files
 from experiments.runs.events import Evaluated, Event, Told
 from experiments.runs.experiment import Execution, Experiment
-from tests.helpers.compilation import cache_variables
 from tests.helpers.processes import members, wait_until
 
 TASK = "button-press-topdown"
@@ -146,7 +145,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 class Command:
     """`python -m experiments.train` in a session of its own, in a folder."""
 
-    def __init__(self, folder: Path, cache: Path, *arguments: str):
+    def __init__(self, folder: Path, *arguments: str):
         self.lines: list[str] = []
         self._process = subprocess.Popen(
             [sys.executable, "-m", "experiments.train", *arguments],
@@ -154,7 +153,6 @@ class Command:
             stderr=subprocess.PIPE,
             text=True,
             cwd=folder,
-            env={**os.environ, **cache_variables(cache)},
             start_new_session=True,
         )
 

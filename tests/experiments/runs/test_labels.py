@@ -15,8 +15,6 @@ from experiments.runs.events import silent
 from experiments.runs.folder import RunFolder
 from tests.helpers.runs import TINY, parse, print_told
 
-pytestmark = pytest.mark.usefixtures("compiled")
-
 
 def test_labels_from_a_file(data_dir: Path, tmp_path: Path) -> None:
     common = (*[flag for flag in TINY if "num_feedback" not in flag], f"--data_dir={data_dir}")

@@ -15,8 +15,6 @@ from experiments.runs.events import silent
 from experiments.runs.folder import RunFolder
 from tests.helpers.runs import TINY, parse
 
-pytestmark = pytest.mark.usefixtures("compiled")
-
 
 def prepared(workdir: Path, *arguments: str) -> tuple[Any, RunFolder, Any]:
     """The feedback of one run, its folder, and how it is carried out."""
