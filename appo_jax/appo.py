@@ -25,7 +25,7 @@ from flax import struct
 
 from appo_jax import losses
 from appo_jax.actors import squashed_gaussian
-from appo_jax.data import dataset
+from appo_jax.data import sampling
 from appo_jax.networks import MLP, Params, forward, forward_ensemble, state_action
 from appo_jax.settings import Settings, SweptSettings, setting
 from appo_jax.trainable import Trainable
@@ -130,11 +130,11 @@ def init(
 def sample(config: Config, key: jax.Array, step: jax.Array, store: Store, view: View) -> Batch:
     """The data of update `step`, uniform with replacement: Algorithm 4, line 4."""
     transition_key, pair_key = jax.random.split(jax.random.fold_in(key, step))
-    rows = dataset.draw_transition_rows(transition_key, store, view, config.batch_size)
-    pair_rows = dataset.draw_segment_rows(pair_key, store, view, (config.num_pairs, 2))
+    rows = sampling.draw_transition_rows(transition_key, store, view, config.batch_size)
+    pair_rows = sampling.draw_segment_rows(pair_key, store, view, (config.num_pairs, 2))
     return Batch(
-        transitions=dataset.gather_transitions(store, view, rows),
-        segment_pairs=dataset.gather_segment_pairs(store, view, pair_rows, config.segment_length),
+        transitions=sampling.gather_transitions(store, view, rows),
+        segment_pairs=sampling.gather_segment_pairs(store, view, pair_rows, config.segment_length),
     )
 
 

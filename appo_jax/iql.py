@@ -30,7 +30,7 @@ from flax import struct
 
 from appo_jax import losses
 from appo_jax.actors import gaussian_log_prob
-from appo_jax.data import dataset
+from appo_jax.data import sampling
 from appo_jax.networks import MLP, Params, forward, forward_ensemble, state_action
 from appo_jax.settings import Settings, SweptSettings, setting
 from appo_jax.trainable import Trainable
@@ -125,8 +125,8 @@ def sample(
 ) -> Transitions:
     """The data of update `step`, uniform with replacement."""
     key = jax.random.fold_in(key, step)
-    rows = dataset.draw_transition_rows(key, store, view, config.batch_size)
-    return dataset.gather_transitions(store, view, rows)
+    rows = sampling.draw_transition_rows(key, store, view, config.batch_size)
+    return sampling.gather_transitions(store, view, rows)
 
 
 @functools.partial(jax.jit, static_argnames="config")

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from appo_jax.data import dataset
+from appo_jax.data import sampling
 from appo_jax.types import LabelledPairs, Metrics, SegmentPairs, Store, View
 
 BatchRuns = Literal["map", "vmap"]
@@ -257,5 +257,5 @@ def score(
     pairs: LabelledPairs,
 ) -> jax.Array:
     """What one reward learner makes of the segments of labelled pairs, `[pairs, 2]`."""
-    segments = dataset.gather_segment_pairs(store, view, pairs.rows, pairs.length)
+    segments = sampling.gather_segment_pairs(store, view, pairs.rows, pairs.length)
     return learner.score(config, state, segments)

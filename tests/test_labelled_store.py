@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from appo_jax.data import dataset
+from appo_jax.data import dataset, sampling
 from appo_jax.types import LabelledPairs
 
 LENGTH = 2
@@ -75,7 +75,7 @@ def test_drawn_pairs_are_the_views_own_with_their_labels(
 ) -> None:
     store, views = dataset.to_device_together(two_sets, LENGTH)
     store, views = dataset.with_pairs(store, views, [FIRST, SECOND])
-    draw = jax.jit(dataset.draw_labelled_pairs, static_argnums=3)
+    draw = jax.jit(sampling.draw_labelled_pairs, static_argnums=3)
     for view, own in zip(views, (FIRST, SECOND), strict=True):
         rows, labels = map(np.asarray, draw(jax.random.key(0), store, view, 3000))
         assert rows.shape == (3000, 2)
@@ -95,8 +95,8 @@ def test_drawn_pairs_are_the_views_own_with_their_labels(
 def test_a_segment_of_a_drawn_pair_has_its_rows(two_sets: list[dataset.Dataset]) -> None:
     store, views = dataset.to_device_together(two_sets, LENGTH)
     store, (_, view) = dataset.with_pairs(store, views, [FIRST, SECOND])
-    rows, _ = dataset.draw_labelled_pairs(jax.random.key(0), store, view, 8)
-    segments = dataset.gather_segment_pairs(store, view, rows, LENGTH)
+    rows, _ = sampling.draw_labelled_pairs(jax.random.key(0), store, view, 8)
+    segments = sampling.gather_segment_pairs(store, view, rows, LENGTH)
     # `numbered`: the action of row i is i + 1/4, its reward i + 1/2.
     steps = np.asarray(rows)[..., None] + np.arange(LENGTH)
     np.testing.assert_array_equal(segments.actions[..., 0], steps + 0.25)
@@ -109,7 +109,7 @@ def test_transitions_are_whole(two_sets: list[dataset.Dataset]) -> None:
     for view, own in zip(views, two_sets, strict=True):
         offset = int(view.first_row)
         rows = own.transition_rows() + offset
-        found = dataset.gather_transitions(store, view, jnp.asarray(rows))
+        found = sampling.gather_transitions(store, view, jnp.asarray(rows))
         normalise = own.normaliser()
 
         def numbers_of(observations: jax.Array, normalise: dataset.Normaliser = normalise) -> list:
@@ -132,6 +132,6 @@ def test_rewards_of_another_model_are_those_of_the_view(two_sets: list[dataset.D
     store = store.replace(rewards=jnp.concatenate([store.rewards, learned]))
     view = view.replace(first_reward=jnp.int32(len(store.rewards) - rows_of_second))
     rows = jnp.array([19, 21, 30])
-    found = dataset.gather_transitions(store, view, rows)
+    found = sampling.gather_transitions(store, view, rows)
     np.testing.assert_array_equal(found.rewards, np.array([0, 2, 11]) + 0.125)
     np.testing.assert_array_equal(found.actions[:, 0], rows + 0.25)

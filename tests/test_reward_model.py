@@ -10,14 +10,8 @@ import numpy as np
 import pytest
 
 from appo_jax import reward_model, training
-from appo_jax.data import preferences
-from appo_jax.data.dataset import (
-    Dataset,
-    Episode,
-    from_episodes,
-    gather_segment_pairs,
-    to_device,
-)
+from appo_jax.data import preferences, sampling
+from appo_jax.data.dataset import Dataset, Episode, from_episodes, to_device
 from appo_jax.keys import Purpose
 from appo_jax.types import LabelledPairs
 
@@ -214,7 +208,7 @@ def test_a_score_is_the_sum_of_what_relabelling_gives_the_steps() -> None:
     state = init(4)
     rewards = np.asarray(reward_model.relabel(config, state, store, view, len(store.actions)))
     rows = np.array([[3, 70], [61 + 55, 0]])
-    segments = gather_segment_pairs(store, view, jnp.array(rows), 5)
+    segments = sampling.gather_segment_pairs(store, view, jnp.array(rows), 5)
     expected = rewards[rows[..., None] + np.arange(5)].sum(axis=-1)
     found = reward_model.score(config, state, segments)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

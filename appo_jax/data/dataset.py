@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from appo_jax.types import InputError, LabelledPairs, SegmentPairs, Store, Transitions, View
+from appo_jax.types import InputError, LabelledPairs, Store, View
 
 STD_FLOOR = (
     1e-3  # added to every standard deviation: 18 of 39 columns of a Meta-World set hardly vary
@@ -365,48 +365,3 @@ def _normalised(dataset: Dataset, normaliser: Normaliser) -> np.ndarray:
 
 def _joined(arrays: Sequence[np.ndarray]) -> jax.Array:
     return jnp.asarray(arrays[0] if len(arrays) == 1 else np.concatenate(arrays))
-
-
-def draw_transition_rows(key: jax.Array, store: Store, view: View, batch_size: int) -> jax.Array:
-    """Rows of `batch_size` transitions, uniform with replacement, `[batch_size]` int32."""
-    index = jax.random.randint(key, (batch_size,), 0, view.num_transitions)
-    return store.transition_rows[view.first_transition + index]
-
-
-def draw_segment_rows(
-    key: jax.Array, store: Store, view: View, shape: tuple[int, ...]
-) -> jax.Array:
-    """First rows of segments, uniform with replacement, int32 of the given shape."""
-    index = jax.random.randint(key, shape, 0, view.num_segments)
-    return store.segment_rows[view.first_segment + index]
-
-
-def draw_labelled_pairs(
-    key: jax.Array, store: Store, view: View, batch_size: int
-) -> tuple[jax.Array, jax.Array]:
-    """Labelled pairs of the view, uniform with replacement: rows `[batch_size, 2]`, labels."""
-    index = view.first_pair + jax.random.randint(key, (batch_size,), 0, view.num_pairs)
-    return store.pair_rows[index], store.pair_labels[index]
-
-
-def gather_transitions(store: Store, view: View, rows: jax.Array) -> Transitions:
-    """The transitions that start at `rows` `[batch]`."""
-    return Transitions(
-        observations=store.observations[rows],
-        actions=store.actions[rows],
-        rewards=store.rewards[view.first_reward + rows - view.first_row],
-        next_observations=store.observations[rows + 1],
-        terminations=store.terminations[rows],
-    )
-
-
-def gather_segment_pairs(store: Store, view: View, rows: jax.Array, length: int) -> SegmentPairs:
-    """The pairs of segments that start at `rows` `[pairs, 2]`."""
-    with_next = rows[..., None] + jnp.arange(length + 1)
-    steps = with_next[..., :-1]
-    return SegmentPairs(
-        observations=store.observations[with_next],
-        actions=store.actions[steps],
-        rewards=store.rewards[view.first_reward + steps - view.first_row],
-        terminations=store.terminations[steps],
-    )

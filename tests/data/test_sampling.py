@@ -1,0 +1,110 @@
+"""What is drawn from a store, and the arrays that are gathered."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from appo_jax.data import dataset as datasets
+from appo_jax.data import sampling
+from appo_jax.data.dataset import Dataset
+from appo_jax.types import Store, View
+
+Make = Callable[..., Dataset]
+
+
+def on_device(dataset: Dataset, segment_length: int) -> tuple[Store, View]:
+    """As `to_device`, with observations left as they are so that they show their row."""
+    store, view = datasets.to_device(dataset, segment_length)
+    return store.replace(observations=jnp.asarray(dataset.observations)), view
+
+
+def test_gathered_transitions(numbered: Make) -> None:
+    store, view = on_device(numbered(), 2)
+    rows = jnp.array([0, 2, 4, 6])
+    transitions = sampling.gather_transitions(store, view, rows)
+    np.testing.assert_array_equal(transitions.observations[:, 0], rows)
+    np.testing.assert_array_equal(transitions.actions[:, 0], rows + 0.25)
+
+
+def test_gathered_segment_pairs(numbered: Make) -> None:
+    dataset = numbered()  # episodes start at rows 0, 4, 6 and 14
+    store, view = on_device(dataset, 3)
+    rows = jnp.array([[0, 6], [10, 15]])
+    pairs = sampling.gather_segment_pairs(store, view, rows, 3)
+    assert pairs.observations.shape == (2, 2, 4, 2)
+    assert pairs.actions.shape == (2, 2, 3, 1)
+    steps = np.asarray(rows)[..., None] + np.arange(3)
+    np.testing.assert_array_equal(pairs.observations[..., :3, 0], steps)
+    np.testing.assert_array_equal(pairs.observations[..., 3, 0], rows + 3)
+    np.testing.assert_array_equal(pairs.actions[..., 0], steps + 0.25)
+    np.testing.assert_array_equal(pairs.rewards, steps + 0.5)
+    # Rows 2 and 12 are the last steps of the first and the third episode.
+    expected = [[[0, 0, 1], [0, 0, 0]], [[0, 0, 1], [0, 0, 0]]]
+    np.testing.assert_array_equal(pairs.terminations, expected)
+
+
+def test_segment_pairs_have_the_rewards_of_the_view(numbered: Make) -> None:
+    store, view = on_device(numbered(), 2)
+    store = store.replace(rewards=jnp.concatenate([store.rewards, -store.rewards]))
+    view = view.replace(first_reward=jnp.int32(len(store.actions)))
+    pairs = sampling.gather_segment_pairs(store, view, jnp.array([[6, 8]]), 2)
+    np.testing.assert_array_equal(pairs.rewards, [[[-6.5, -7.5], [-8.5, -9.5]]])
+
+
+def assert_uniform(found: jax.Array, expected: np.ndarray) -> None:
+    rows, counts = np.unique(found, return_counts=True)
+    np.testing.assert_array_equal(rows, expected)  # each is drawn, the last too, and no other
+    share = 1 / len(expected)
+    deviation = np.sqrt(found.size * share * (1 - share))
+    assert np.abs(counts - found.size * share).max() < 5 * deviation
+
+
+def test_draws_are_uniform_over_all_starts(numbered: Make) -> None:
+    dataset = numbered()
+    store, view = on_device(dataset, 3)
+    key = jax.random.key(0)
+    transitions = sampling.draw_transition_rows(key, store, view, 20_000)
+    assert transitions.shape == (20_000,)
+    assert_uniform(transitions, dataset.transition_rows())
+    segments = sampling.draw_segment_rows(key, store, view, (10_000, 2))
+    assert segments.shape == (10_000, 2)
+    assert_uniform(segments, dataset.segment_rows(3))
+    other = sampling.draw_transition_rows(jax.random.key(1), store, view, 20_000)
+    assert np.any(np.asarray(other) != np.asarray(transitions))
+
+
+def test_a_view_of_a_shared_store_draws_its_own_rows(numbered: Make) -> None:
+    first = numbered((3, 5))
+    second = numbered((4, 2, 6), first_row=len(first.rewards))
+    rows = len(first.rewards)
+    store, views = datasets.to_device_together([first, second], 3)
+    plain = np.concatenate([first.observations, second.observations])
+    normalised = [dataset.normaliser()(dataset.observations) for dataset in (first, second)]
+    np.testing.assert_array_equal(store.observations, np.concatenate(normalised))
+    store = store.replace(observations=jnp.asarray(plain))
+    views = jax.tree.map(lambda *leaves: jnp.stack(leaves), *views)
+
+    def draw(view: View) -> tuple[jax.Array, jax.Array]:
+        key = jax.random.key(0)
+        return (
+            sampling.draw_transition_rows(key, store, view, 5000),
+            sampling.draw_segment_rows(key, store, view, (5000,)),
+        )
+
+    transitions, segments = jax.vmap(draw)(views)
+    assert_uniform(transitions[0], first.transition_rows())
+    assert_uniform(transitions[1], second.transition_rows() + rows)
+    assert_uniform(segments[0], first.segment_rows(3))
+    assert_uniform(segments[1], second.segment_rows(3) + rows)
+    view = jax.tree.map(lambda leaf: leaf[1], views)
+    observed = sampling.gather_transitions(store, view, transitions[1]).observations[:, 0]
+    np.testing.assert_array_equal(observed, transitions[1])
+    pairs = sampling.gather_segment_pairs(
+        store.replace(rewards=jnp.arange(100.0)),
+        jax.tree.map(lambda leaf: leaf[1], views).replace(first_reward=jnp.int32(50)),
+        jnp.array([[rows, rows + 5]]),
+        2,
+    )
+    np.testing.assert_array_equal(pairs.rewards, [[[50, 51], [55, 56]]])
