@@ -24,7 +24,7 @@ import numpy as np
 
 from appo_jax import workers
 from appo_jax.data.dataset import Dataset, Episode, from_episodes
-from appo_jax.envs import meta_world
+from appo_jax.envs import environment, meta_world
 from appo_jax.types import InputError
 
 RECIPE = "medium-expert"
@@ -98,7 +98,7 @@ def collect(
         "packages": packages,
         "sources": _success_by_source(plans, episodes),
     }
-    id = meta_world.dataset_id(name, RECIPE, num_transitions, seed)
+    id = environment.dataset_id(name, RECIPE, num_transitions, seed)
     return from_episodes(episodes, id, metadata)
 
 

@@ -112,7 +112,8 @@ def canonical_name(name: str, flag: str) -> str:
 
 def dataset_id(name: str, recipe: str, size: int, seed: int) -> str:
     """The id of a set collected here: `metaworld/sweep-v3/medium-expert-n500-seed0-v0`."""
-    return f"{family(name).owner}/{folder_name(name)}/{recipe}-n{size}-seed{seed}-v0"
+    own = family(name)
+    return f"{own.owner}/{folder_name(own.canonical(name))}/{recipe}-n{size}-seed{seed}-v0"
 
 
 def folder_name(name: str) -> str:

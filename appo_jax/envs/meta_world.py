@@ -92,11 +92,6 @@ def paper_size(task: str) -> int | None:
     return None if quality is None else round(3 * 1e5 * quality)
 
 
-def dataset_id(task: str, recipe: str, size: int, seed: int) -> str:
-    """The id of a data set collected here: `metaworld/sweep-v3/medium-expert-n500-seed0-v0`."""
-    return f"metaworld/{canonical_name(task)}/{recipe}-n{size}-seed{seed}-v0"
-
-
 def make(task: str, seed: int) -> gymnasium.Env:
     """Build a task's environment; the first reset and all that follow are a function of `seed`.
 

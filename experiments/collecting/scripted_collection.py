@@ -4,7 +4,7 @@ from appo_jax.collect import scripted
 from appo_jax.collect.scripted import RECIPE, Progress
 from appo_jax.data import minari_io
 from appo_jax.data.dataset import Dataset
-from appo_jax.envs import meta_world
+from appo_jax.envs import environment
 from appo_jax.types import InputError
 
 RECIPES = (RECIPE,)  # that training collects on the spot; medium-replay takes hours
@@ -18,7 +18,7 @@ def check_recipe(recipe: str) -> None:
 
 def find(task: str, size: int, seed: int, data_dir: str | None) -> Dataset | None:
     """The set, if it was collected before."""
-    id = meta_world.dataset_id(task, RECIPE, size, seed)
+    id = environment.dataset_id(task, RECIPE, size, seed)
     return minari_io.load(id, data_dir) if minari_io.exists(id, data_dir) else None
 
 
@@ -42,7 +42,7 @@ def collect_and_save(
     dataset = find(task, size, seed, data_dir)
     if dataset is not None:
         return dataset
-    minari_io.check_writable(meta_world.dataset_id(task, recipe, size, seed), data_dir)
+    minari_io.check_writable(environment.dataset_id(task, recipe, size, seed), data_dir)
     if report is not None:
         report(0, size)
     dataset = scripted.collect(task, size, seed, num_workers, report)

@@ -92,7 +92,8 @@ def test_names() -> None:
         environment.dataset_id("mine:My/Env-v0", "medium-replay", 30, 1)
         == "gymnasium/mine-My-Env-v0/medium-replay-n30-seed1-v0"
     )
-    assert environment.dataset_id("sweep-v3", "r", 500, 0) == "metaworld/sweep-v3/r-n500-seed0-v0"
+    for task in ("sweep", "sweep-v2", "sweep-v3"):
+        assert environment.dataset_id(task, "r", 500, 0) == "metaworld/sweep-v3/r-n500-seed0-v0"
     assert "metaworld" in environment.family("sweep-v3").versions()
     assert "metaworld" not in environment.family("Hopper-v5").versions()
 

@@ -198,11 +198,6 @@ def test_paper_sizes() -> None:
     assert meta_world.paper_size("reach") is None
 
 
-def test_dataset_id() -> None:
-    expected = "metaworld/sweep-v3/medium-expert-n100000-seed3-v0"
-    assert meta_world.dataset_id("sweep", "medium-expert", 100_000, 3) == expected
-
-
 def test_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(name: str, *_: Any) -> Any:
         raise ImportError(f"No module named {name!r}")
