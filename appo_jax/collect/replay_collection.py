@@ -6,8 +6,9 @@ random is drawn from the agent's seed and the step's, episode's or update's numb
 collection that goes on from a checkpoint gives the same data to the bit. An environment's state
 can't be saved in general: the episode under way is simulated again, from its seed and its actions.
 
-Differs from BPref: the update of a step runs while the environments simulate it, and so draws from
-the transitions before it; the simulators cost no time of their own where there is a second core.
+The update of a step runs while the environments simulate it and draws from the transitions before
+it, as BPref's does; the simulators cost no time of their own where there is a second core. Differs
+from BPref: updates begin with step 5,000, BPref's with the one after.
 """
 
 import dataclasses

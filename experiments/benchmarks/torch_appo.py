@@ -1,12 +1,16 @@
 """One APPO update in eager PyTorch: an oracle for the JAX update and a yardstick for its speed.
 
-Written from the paper alone (APPO, ICLR 2025, section 5 and Algorithm 4); it shares neither code
-nor constants with ``appo_jax``. The paper's symbols: phi_i are ``critic[i]``, bar phi_i
-``target_critic[i]``, psi ``value``, theta ``actor``, alpha ``exp(log_temperature)``, gamma
-``discount`` and lambda ``lam``, the factor of the adversarial term.
+A second implementation of the paper's update (APPO, ICLR 2025, section 5 and Algorithm 4) that
+shares no code with ``appo_jax``. What the paper leaves open it reads as ``appo_jax`` does, so that
+it can't tell whether the reading is right: log alpha in the temperature's loss, the range of the
+log standard deviation, the slope of LeakyReLU, one action sample for all losses and one critic
+index for the batch. The paper's symbols: phi_i are ``critic[i]``, bar phi_i ``target_critic[i]``,
+psi ``value``, theta ``actor``, alpha ``exp(log_temperature)``, gamma ``discount`` and lambda
+``lam``, the factor of the adversarial term.
 
 Differs from the paper: the V loss looks at one state throughout, where the paper pairs V(s) with Q
 at s_{h+1}; the actor loss has alpha log pi, where the paper prints alpha pi. Both are slips.
+``pairwise_error=False`` is ``appo_jax``'s own, for episodes that can end.
 """
 
 import copy
@@ -21,7 +25,6 @@ from torch.nn import functional
 
 HIDDEN = (256, 256, 256)
 SLOPE = 0.01
-LOG_STD_RANGE = (-20.0, 2.0)
 
 
 class Batch(NamedTuple):
@@ -74,6 +77,8 @@ class APPO:
     ``log_temperature``, is the gradient of the one loss that moves it.
     """
 
+    log_std_range = (-20.0, 2.0)
+
     def __init__(
         self,
         observation_dim: int,
@@ -81,7 +86,9 @@ class APPO:
         lam: float = 0.03,
         discount: float = 0.99,
         tau: float = 0.001,
+        pairwise_error: bool = True,
     ) -> None:
+        self.pairwise_error = pairwise_error
         self.lam, self.discount, self.tau = lam, discount, tau
         self.target_entropy = -float(action_dim)
         self.critic = nn.ModuleList(mlp(observation_dim + action_dim, 1) for _ in range(2))
@@ -124,7 +131,7 @@ class APPO:
     def sample_action(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """A tanh-squashed Gaussian: actions ``[B, action_dim]`` and their log-densities ``[B]``."""
         mean, log_std = self.actor(observations).chunk(2, dim=1)
-        log_std = log_std.clamp(*LOG_STD_RANGE)
+        log_std = log_std.clamp(*self.log_std_range)
         raw = mean + log_std.exp() * noise
         gaussian = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
         log_slope = 2 * (math.log(2) - raw - functional.softplus(-2 * raw))
@@ -150,7 +157,9 @@ class APPO:
         for critic in self.critic:
             adversarial = (critic(policy_input) - critic(data_input)).mean()
             errors = (critic(segment_input).squeeze(3) - target).sum(dim=2)
-            evaluation = (errors[:, 0] - errors[:, 1]).abs().mean()
+            if self.pairwise_error:
+                errors = errors[:, 0] - errors[:, 1]
+            evaluation = errors.abs().mean()
             loss = loss + self.lam * adversarial + evaluation
         return loss
 

@@ -14,16 +14,20 @@ therefore drawn again until every pre-activation of the update is at least 2e-7 
 argument of |.| is far from zero by the choice of rewards: the segments of a pair differ by at least
 five, in either direction, and Q and V of fresh networks make up less than one.
 
-The level of Q. A constant on Q cancels from the critic loss, so the gradient of the critic's output
+The level of Q. A constant on Q cancels from the critic loss (also from the error of each segment:
+the rewards make as many of them positive as negative), so the gradient of the critic's output
 bias is zero, and so is that of a last hidden unit's bias where the unit is active on every row.
 Where a rounding error of 1e-9 is left of such a zero, Adam makes a step of a tenth of the learning
 rate or more from it: noise that the losses after the critics' step would see. With a power of two
 for lambda and for the sizes, the first sum is exact in any order; starting the critics' output
 weights at a sixteenth of their usual size makes the second noise, and its effect on Q, too small to
 matter. Gradients then agree to 2e-6.
+
+Two log standard deviations start beyond the ends of their range, where fresh ones never are.
 """
 
 import copy
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator
@@ -165,26 +169,32 @@ def draw_batch_off_kinks(reference: Any, rng: np.random.Generator, noise: Any, i
 
 
 @functools.cache
-def run_jax(seed: int, critic_index: int, updates: int = 1) -> tuple[Any, ...]:
+def run_jax(
+    seed: int, critic_index: int, updates: int = 1, pairwise_error: bool = True
+) -> tuple[Any, ...]:
     """The real update: first state, last state, the last metrics, and what each update saw."""
+    config = dataclasses.replace(CONFIG, pairwise_error=pairwise_error)
+    numbers = NUMBERS | {"pairwise_error": pairwise_error}
     keys = (jax.random.key(1000 * seed + k) for k in itertools.count())
     shape = (CONFIG.batch_size, ACTION_DIM)
     key = next(key for key in keys if appo.draw_noise(key, shape)[2] == critic_index)
-    first = appo.init(CONFIG, jax.random.key(seed), OBSERVATION_DIM, ACTION_DIM, **NUMBERS)
+    first = appo.init(config, jax.random.key(seed), OBSERVATION_DIM, ACTION_DIM, **NUMBERS)
     output = first.critics.params["params"]["output"]
     output["kernel"] = output["kernel"] / 16
+    output = first.actor.params["params"]["output"]
+    output["bias"] = output["bias"].at[ACTION_DIM : ACTION_DIM + 2].set(jnp.array([3.0, -22.0]))
     target_critic_params = jax.tree.map(jnp.copy, first.critics.params)
     first = first.replace(key=key, target_critic_params=target_critic_params)
 
     rng = np.random.default_rng(seed)
-    follower = make_reference(first, torch_appo.APPO, NUMBERS)
+    follower = make_reference(first, torch_appo.APPO, numbers)
     state, metrics, inputs = first, None, []
     for _ in range(updates):
         _, noise, i = appo.draw_noise(state.key, shape)
         noise, i = to_tensor(noise), int(i)
         batch = draw_batch_off_kinks(follower, rng, noise, i)
         follower.update(to_torch_batch(batch), noise, i)
-        state, metrics = appo.update_step(CONFIG, state, batch)
+        state, metrics = appo.update_step(config, state, batch)
         inputs.append((batch, noise, i))
     return first, state, metrics, inputs
 
@@ -194,11 +204,15 @@ def assert_same_gradients(
     critic_index: int,
     cls: type = torch_appo.APPO,
     change_input: Callable[..., tuple[Any, ...]] = lambda *arguments: arguments,
+    pairwise_error: bool = True,
     **changed_numbers: float,
 ) -> None:
     """Raise AssertionError unless all losses and gradients of one update agree."""
-    first, state, metrics, [(batch, noise, i)] = run_jax(seed, critic_index)
-    reference = make_reference(first, cls, NUMBERS | changed_numbers)
+    first, state, metrics, [(batch, noise, i)] = run_jax(
+        seed, critic_index, pairwise_error=pairwise_error
+    )
+    numbers = NUMBERS | {"pairwise_error": pairwise_error} | changed_numbers
+    reference = make_reference(first, cls, numbers)
     losses = reference.update(*change_input(to_torch_batch(batch), noise, i))
 
     for name, loss in losses.items():
@@ -242,6 +256,32 @@ def assert_same_parameters(
     assert error <= PARAMETER_TOLERANCE * abs(expected), f"temperature: {error} of {expected}"
 
 
+def assert_same_first_steps(cls: type = torch_appo.APPO) -> None:
+    """Raise AssertionError unless both Adams make the same of each element of one gradient.
+
+    That of JAX, for both: the step of a small element depends on epsilon, and would on its rounding
+    error.
+    """
+    first, state, _, _ = run_jax(0, 1)
+    reference = make_reference(first, cls, NUMBERS)
+    for name in NETWORKS:
+        before, after = (params_of(one, name)["params"] for one in (first, state))
+        moment = getattr(state, PLACES[name]).optimiser[0].mu["params"]
+        for layer, modules in zip(LAYERS, linears(getattr(reference, name)), strict=True):
+            for index, module in enumerate(modules):
+                member = index if len(modules) > 1 else slice(None)
+                module.weight.grad = to_tensor(moment[layer]["kernel"][member] / 0.1).T
+                module.bias.grad = to_tensor(moment[layer]["bias"][member] / 0.1)
+        optimiser = getattr(reference, f"{name}_optimizer")
+        optimiser.step()
+        for layer, leaf, expected in by_layer(getattr(reference, name), lambda p: p.data):
+            step = np.asarray(after[layer][leaf]) - np.asarray(before[layer][leaf])
+            error = np.abs(step - (expected - np.asarray(before[layer][leaf]))).max()
+            rounding = 2 * np.spacing(np.abs(expected).max())
+            limit = 1e-3 * optimiser.param_groups[0]["lr"] + rounding
+            assert error <= limit, f"{name}: a step of {layer} {leaf} is {error} off"
+
+
 CASES = [(0, 0), (0, 1), (1, 0)]
 
 
@@ -253,6 +293,14 @@ def test_losses_and_gradients(seed: int, critic_index: int) -> None:
 @pytest.mark.parametrize(("seed", "critic_index", "updates"), [(0, 1, 2), (1, 0, 3)])
 def test_parameters_after_updates(seed: int, critic_index: int, updates: int) -> None:
     assert_same_parameters(seed, critic_index, updates)
+
+
+def test_losses_and_gradients_of_the_error_of_each_segment() -> None:
+    assert_same_gradients(0, 1, pairwise_error=False)
+
+
+def test_first_steps() -> None:
+    assert_same_first_steps()
 
 
 def test_defaults() -> None:
@@ -312,6 +360,19 @@ class ActorSeesOldCritics(torch_appo.APPO):
         return loss
 
 
+class HigherLogStd(torch_appo.APPO):
+    log_std_range = (-20.0, 2.01)
+
+
+class LowerLogStd(torch_appo.APPO):
+    log_std_range = (-20.01, 2.0)
+
+
+class PairwiseAlways(torch_appo.APPO):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **(kwargs | {"pairwise_error": True}))
+
+
 MUTATIONS: dict[str, dict[str, Any]] = {
     "lambda": {"lam": 0.26},
     "discount": {"discount": 0.99},
@@ -332,6 +393,8 @@ MUTATIONS: dict[str, dict[str, Any]] = {
     "target before critics": {"cls": TargetsBeforeTheirCritics},
     "V of one critic": {"cls": ValueOfOneCritic},
     "actor sees old critics": {"cls": ActorSeesOldCritics},
+    "higher log std": {"cls": HigherLogStd},
+    "lower log std": {"cls": LowerLogStd},
 }
 
 
@@ -339,6 +402,11 @@ MUTATIONS: dict[str, dict[str, Any]] = {
 def test_a_change_on_one_side_is_seen(mutation: str) -> None:
     with pytest.raises(AssertionError, match="^(loss|gradient) "):
         assert_same_gradients(0, 1, **MUTATIONS[mutation])
+
+
+def test_the_other_error_is_seen() -> None:
+    with pytest.raises(AssertionError, match="^loss critic"):
+        assert_same_gradients(0, 1, cls=PairwiseAlways, pairwise_error=False)
 
 
 def adam_with(network: str, **options: Any) -> type:
@@ -366,3 +434,9 @@ def adam_with(network: str, **options: Any) -> type:
 def test_another_adam_is_seen(network: str, options: dict[str, Any]) -> None:
     with pytest.raises(AssertionError, match=f"^{network}: "):
         assert_same_parameters(0, 1, 2, cls=adam_with(network, **options))
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_another_epsilon_is_seen(network: str) -> None:
+    with pytest.raises(AssertionError, match=f"^{network}: a step of "):
+        assert_same_first_steps(adam_with(network, eps=1e-7))
