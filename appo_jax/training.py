@@ -143,6 +143,26 @@ def train(
     return jax.tree.map(lambda leaf: leaf[0], (states, metrics))
 
 
+def fit(
+    learner: RewardLearner,
+    config: Any,
+    key: jax.Array,
+    store: Store,
+    view: View,
+    pairs: LabelledPairs,
+) -> tuple[Any, Metrics]:
+    """A reward learner fitted to labelled pairs, from a fresh state to its last update.
+
+    Returns the state and the metrics' means. Raises FloatingPointError as `train` does.
+    """
+    init_key, batch_key = jax.random.split(key)
+    dims = store.observations.shape[1], store.actions.shape[1]
+    num_pairs = len(pairs.labels)
+    state = learner.init(config, init_key, *dims, num_pairs)
+    num_updates = learner.num_updates(config, num_pairs)
+    return train(learner, config, num_updates, state, batch_key, store, view, pairs)
+
+
 @functools.partial(
     jax.jit,
     static_argnames=("learner", "config", "num_updates", "batch_runs", "mesh"),
@@ -256,6 +276,9 @@ def score(
     view: View,
     pairs: LabelledPairs,
 ) -> jax.Array:
-    """What one reward learner makes of the segments of labelled pairs, `[pairs, 2]`."""
+    """What one reward learner makes of the segments of labelled pairs, `[pairs, 2]`.
+
+    Raises InputError for segments of another length than the store's.
+    """
     segments = sampling.gather_segment_pairs(store, view, pairs.rows, pairs.length)
     return learner.score(config, state, segments)

@@ -66,6 +66,7 @@ class Store(struct.PyTreeNode):
     terminations: `[rows]`, bool.
     transition_rows: `[transitions]`, int32, the rows that start a transition.
     segment_rows: `[segments]`, int32, the rows that start a segment inside one episode.
+    segment_length: steps of those segments (static).
     rewards: `[rewards]`, of the transition that starts at each row, for each data set, or for each
     reward model one after another: a view says which are its own.
     pair_rows: `[pairs, 2]`, int32, the rows at which the two segments of each labelled pair start.
@@ -80,6 +81,7 @@ class Store(struct.PyTreeNode):
     rewards: jax.Array
     pair_rows: jax.Array
     pair_labels: jax.Array
+    segment_length: int = struct.field(pytree_node=False)
 
 
 class View(struct.PyTreeNode):

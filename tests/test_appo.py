@@ -161,6 +161,7 @@ def test_a_two_state_chain_solved_by_hand() -> None:
         rewards=1.0 - states,
         pair_rows=jnp.zeros((0, 2), jnp.int32),
         pair_labels=jnp.zeros(0),
+        segment_length=1,
     )
     view = View(*(jnp.int32(number) for number in (0, rows - 1, 0, rows - 1, 0, 0, 0, 0)))
     config = appo.Config(

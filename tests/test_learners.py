@@ -84,6 +84,7 @@ def make_store() -> Store:
         rewards=with_foreign(draw.random(RUNS * ROWS, np.float32)),
         pair_rows=jnp.int32(np.concatenate([[[0, 1]], draw.choice(own_rows(LENGTH), (6, 2))])),
         pair_labels=jnp.array([jnp.nan, 0.0, 1.0, 0.5, 1.0, 0.0, 1.0]),
+        segment_length=LENGTH,
     )
 
 

@@ -24,6 +24,7 @@ def make_store() -> Store:
         rewards=jax.random.uniform(jax.random.key(2), (ROWS,)),
         pair_rows=jnp.zeros((0, 2), jnp.int32),
         pair_labels=jnp.zeros(0),
+        segment_length=1,
     )
 
 

@@ -6,6 +6,7 @@ of next observations exists, and the index tables keep every sample inside one e
 """
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -29,7 +30,9 @@ class Episode:
     """One episode of T steps.
 
     observations `[T + 1, observation_dim]`, actions `[T, action_dim]`, rewards `[T]` (the true
-    reward), terminations `[T]` bool, successes `[T]` bool or None where the task knows no success.
+    reward), terminations `[T]` bool, True at the last step at most, successes `[T]` bool or None
+    where the task knows no success. truncations `[T]` bool, where a time limit cut the episode, at
+    the last step at most; None where that isn't known. They are checked and not kept.
     """
 
     observations: np.ndarray
@@ -37,6 +40,7 @@ class Episode:
     rewards: np.ndarray
     terminations: np.ndarray
     successes: np.ndarray | None = None
+    truncations: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,12 +147,21 @@ class Dataset:
             )
         return rows
 
-    def normaliser(self) -> Normaliser:
-        """Mean and population std + 1e-3 over the observations that start a transition."""
+    @functools.cached_property  # seconds for a large set, and several ask
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and population std of each observation column, `[observation_dim]` float64.
+
+        Over the observations that start a transition.
+        """
         rows = self.transition_rows()
         # A column at a time: in float64, a large set would need twice its memory once more.
         columns = (column[rows].astype(np.float64) for column in self.observations.T)
         mean, std = np.array([(column.mean(), column.std()) for column in columns]).T
+        return mean, std
+
+    def normaliser(self) -> Normaliser:
+        """Mean and population std + 1e-3 over the observations that start a transition."""
+        mean, std = self.moments
         return Normaliser(mean.astype(np.float32), (std + STD_FLOOR).astype(np.float32))
 
     def returns(self) -> np.ndarray:
@@ -183,7 +196,8 @@ def from_episodes(
     Numbers of any real dtype are cast to float32; rewards and flags may also be `[T, 1]`.
     Raises InputError, naming episode, array and place, for an empty list, an episode without steps,
     a missing array (successes may be missing in all episodes), lengths or widths that don't match,
-    values that aren't finite numbers in float32, and flags other than 0 and 1.
+    values that aren't finite numbers in float32, flags other than 0 and 1, and an episode that
+    goes on behind its end.
     """
     checked: list[Episode] = []
     for index, episode in enumerate(episodes):
@@ -238,7 +252,7 @@ def _checked(episode: Episode, first: Episode | None, where: str) -> Episode:
     for name, values in vars(episode).items():
         if values is not None:
             arrays[name] = as_float32(values, name, where)
-        elif name != "successes":
+        elif name not in ("successes", "truncations"):
             raise InputError(f"{where}: {name} are missing, expected an array")
     if first and (episode.successes is None) != (first.successes is None):
         found = "missing" if episode.successes is None else "there"
@@ -258,15 +272,22 @@ def _checked(episode: Episode, first: Episode | None, where: str) -> Episode:
                 arrays[name] = array = array.reshape(steps)
         if array.shape != expected:
             raise InputError(f"{where}: {name} have shape {array.shape}, expected {expected}")
-    for name in ("terminations", "successes"):
+    for name in ("terminations", "truncations", "successes"):
         if name in arrays:
             # As they were given: float32 takes 1e-60 for 0.
             flags = np.asarray(getattr(episode, name)).reshape(steps)
-            arrays[name] = _as_bool(flags, name, where)
+            arrays[name] = as_bool(flags, name, where)
+    for name in ("terminations", "truncations"):
+        if name in arrays and arrays[name][:-1].any():
+            raise InputError(
+                f"{where}: {name} hold 1 in row {int(arrays[name].argmax())} of {steps}, expected "
+                "an episode to end in its last row alone"
+            )
     return Episode(**arrays)
 
 
-def _as_bool(flags: np.ndarray, name: str, where: str) -> np.ndarray:
+def as_bool(flags: np.ndarray, name: str, where: str) -> np.ndarray:
+    """Flags `[steps]`, as they were given, to booleans. Raises InputError for all but 0 and 1."""
     wrong = (flags != 0) & (flags != 1)
     if wrong.any():
         row = int(wrong.argmax())
@@ -284,13 +305,10 @@ def to_device(dataset: Dataset, segment_length: int) -> tuple[Store, View]:
 
 
 def to_device_together(
-    datasets: Sequence[Dataset],
-    segment_length: int,
-    normalisers: Sequence[Normaliser] | None = None,
+    datasets: Sequence[Dataset], segment_length: int
 ) -> tuple[Store, list[View]]:
     """Put data sets of equal widths into one store, each normalised by itself, a view for each.
 
-    normalisers: the data sets' own, from a caller who has them, since large sets take seconds.
     Raises InputError for other widths and for a set without an episode as long as a segment.
     """
     widths = {(dataset.observation_dim, dataset.action_dim) for dataset in datasets}
@@ -299,7 +317,6 @@ def to_device_together(
             f"data sets {', '.join(dataset.id for dataset in datasets)} have observations and "
             f"actions of the widths {sorted(widths)}, expected the same in all"
         )
-    normalisers = normalisers or [dataset.normaliser() for dataset in datasets]
     first_row = first_transition = first_segment = 0
     transition_rows, segment_rows, views = [], [], []
     for dataset in datasets:
@@ -320,9 +337,7 @@ def to_device_together(
         first_transition += len(transition_rows[-1])
         first_segment += len(segment_rows[-1])
     store = Store(
-        observations=_joined(
-            [_normalised(*both) for both in zip(datasets, normalisers, strict=True)]
-        ),
+        observations=_joined([_normalised(dataset) for dataset in datasets]),
         actions=_joined([dataset.actions for dataset in datasets]),
         terminations=_joined([dataset.terminations for dataset in datasets]),
         transition_rows=_joined(transition_rows),
@@ -330,6 +345,7 @@ def to_device_together(
         rewards=_joined([dataset.rewards for dataset in datasets]),
         pair_rows=jnp.zeros((0, 2), jnp.int32),
         pair_labels=jnp.zeros(0, jnp.float32),
+        segment_length=segment_length,
     )
     return store, views
 
@@ -339,8 +355,15 @@ def with_pairs(
 ) -> tuple[Store, list[View]]:
     """The store with labelled pairs in it, and each view with its own, `pairs[i]` for `views[i]`.
 
-    Pairs that several views share (the same object) lie in the store once.
+    Pairs that several views share (the same object) lie in the store once. Raises InputError for
+    pairs of segments of another length than the store's.
     """
+    for own in pairs:
+        if own.length != store.segment_length:
+            raise InputError(
+                f"labelled pairs of segments of {own.length} steps for a store whose segments have "
+                f"{store.segment_length}, expected the same"
+            )
     places: dict[int, int] = {}
     kept: list[LabelledPairs] = []
     for own in pairs:
@@ -357,7 +380,8 @@ def with_pairs(
     ]
 
 
-def _normalised(dataset: Dataset, normaliser: Normaliser) -> np.ndarray:
+def _normalised(dataset: Dataset) -> np.ndarray:
+    normaliser = dataset.normaliser()
     observations = dataset.observations - normaliser.mean
     observations /= normaliser.std  # in place: a large set is large
     return observations

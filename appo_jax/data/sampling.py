@@ -7,7 +7,7 @@ every segment stays inside one episode.
 import jax
 import jax.numpy as jnp
 
-from appo_jax.types import SegmentPairs, Store, Transitions, View
+from appo_jax.types import InputError, SegmentPairs, Store, Transitions, View
 
 
 def draw_transition_rows(key: jax.Array, store: Store, view: View, batch_size: int) -> jax.Array:
@@ -44,7 +44,16 @@ def gather_transitions(store: Store, view: View, rows: jax.Array) -> Transitions
 
 
 def gather_segment_pairs(store: Store, view: View, rows: jax.Array, length: int) -> SegmentPairs:
-    """The pairs of segments that start at `rows` `[pairs, 2]`."""
+    """The pairs of segments that start at `rows` `[pairs, 2]`.
+
+    Raises InputError for another length than the store's: its rows start segments of that one, and
+    longer ones would run into the next episode.
+    """
+    if length != store.segment_length:
+        raise InputError(
+            f"segments of {length} steps asked of a store whose segments have "
+            f"{store.segment_length}, expected the segment_length that to_device got"
+        )
     with_next = rows[..., None] + jnp.arange(length + 1)
     steps = with_next[..., :-1]
     return SegmentPairs(

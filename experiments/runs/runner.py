@@ -57,7 +57,7 @@ def run(
         folder.write()
         found_labels = labels.obtain_all(runs, execution, data, report)
         normalisers = {name: dataset.normaliser() for name, dataset in data.items()}
-        store, views = _on_device(runs, data, normalisers)
+        store, views = _on_device(runs, data)
         pairs = {
             key: own.to_device(data[key.dataset], int(views[key.dataset].first_row))
             for key, own in found_labels.items()
@@ -112,12 +112,10 @@ def _write_results(runs: Sequence[Experiment], folder: RunFolder) -> list[RunRes
 
 
 def _on_device(
-    runs: Sequence[Experiment],
-    data: Mapping[str, Dataset],
-    normalisers: Mapping[str, Normaliser],
+    runs: Sequence[Experiment], data: Mapping[str, Dataset]
 ) -> tuple[Store, dict[str, View]]:
     store, views = datasets_on_device.to_device_together(
-        list(data.values()), runs[0].segment_length, list(normalisers.values())
+        list(data.values()), runs[0].segment_length
     )
     return store, dict(zip(data, views, strict=True))
 

@@ -255,6 +255,23 @@ def test_what_is_no_array_of_numbers(field: str) -> None:
             from_episodes([bad], "tiny/bad-v0")
 
 
+@pytest.mark.parametrize("field", ["terminations", "truncations"])
+def test_an_episode_that_goes_on_behind_its_end(field: str) -> None:
+    for flags in ([0, 1, 0], [1, 0, 1]):
+        bad = dataclasses.replace(good(), **{field: np.array(flags)})
+        row = flags.index(1)
+        with pytest.raises(
+            InputError,
+            match=f"episode 1: {field} hold 1 in row {row} of 3, expected an episode to end in its",
+        ):
+            from_episodes([good(), bad], "tiny/bad-v0")
+    ended = dataclasses.replace(good(), **{field: np.array([0, 0, 1])})
+    assert from_episodes([ended], "tiny/one-v0").terminations.any() == (field == "terminations")
+    wrong: Any = dataclasses.replace(good(), **{field: np.array([0, 0, 7])})
+    with pytest.raises(InputError, match=f"episode 0: {field} hold 7 in row 2, expected 0 or 1"):
+        from_episodes([wrong], "tiny/bad-v0")
+
+
 def test_successes_in_some_episodes_only() -> None:
     without = dataclasses.replace(good(), successes=None)
     for pair, found in (((good(), without), "missing"), ((without, good()), "there")):

@@ -5,11 +5,13 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
+from appo_jax import appo
 from appo_jax.data import dataset as datasets
 from appo_jax.data import sampling
 from appo_jax.data.dataset import Dataset
-from appo_jax.types import Store, View
+from appo_jax.types import InputError, LabelledPairs, Store, View
 
 Make = Callable[..., Dataset]
 
@@ -43,6 +45,22 @@ def test_gathered_segment_pairs(numbered: Make) -> None:
     # Rows 2 and 12 are the last steps of the first and the third episode.
     expected = [[[0, 0, 1], [0, 0, 0]], [[0, 0, 1], [0, 0, 0]]]
     np.testing.assert_array_equal(pairs.terminations, expected)
+
+
+def test_segments_of_another_length_than_the_stores_are_refused(numbered: Make) -> None:
+    store, view = datasets.to_device(numbered((60, 60)), 8)
+    rows = jnp.array([[0, 52]])  # 52 is the last start of 8 steps, and not one of 25
+    for length in (7, 9, 25):
+        with pytest.raises(
+            InputError, match=f"segments of {length} steps asked of a store whose .* have 8, expec"
+        ):
+            sampling.gather_segment_pairs(store, view, rows, length)
+    config = appo.Config(segment_length=25, batch_size=2, num_pairs=2)
+    with pytest.raises(InputError, match="segments of 25 steps asked of a store"):
+        appo.sample(config, jax.random.key(0), jnp.int32(0), store, view)
+    pairs = LabelledPairs(rows, jnp.ones(1), length=9)
+    with pytest.raises(InputError, match="pairs of segments of 9 steps for a store .* have 8"):
+        datasets.with_pairs(store, [view], [pairs])
 
 
 def test_segment_pairs_have_the_rewards_of_the_view(numbered: Make) -> None:
@@ -104,7 +122,7 @@ def test_a_view_of_a_shared_store_draws_its_own_rows(numbered: Make) -> None:
     pairs = sampling.gather_segment_pairs(
         store.replace(rewards=jnp.arange(100.0)),
         jax.tree.map(lambda leaf: leaf[1], views).replace(first_reward=jnp.int32(50)),
-        jnp.array([[rows, rows + 5]]),
-        2,
+        jnp.array([[rows, rows + 8]]),
+        3,
     )
-    np.testing.assert_array_equal(pairs.rewards, [[[50, 51], [55, 56]]])
+    np.testing.assert_array_equal(pairs.rewards, [[[50, 51, 52], [58, 59, 60]]])

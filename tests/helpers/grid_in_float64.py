@@ -19,6 +19,7 @@ store = Store(
     rewards=jax.random.uniform(keys[2], (ROWS,)),
     pair_rows=jnp.zeros((0, 2), jnp.int32),
     pair_labels=jnp.zeros(0),
+    segment_length=config.segment_length,
 )
 numbers = (0, ROWS - 5, 0, ROWS - 5, 0, 0, 0, 0)
 views = View(*(jnp.full(RUNS, number, jnp.int32) for number in numbers))
