@@ -118,7 +118,12 @@ def sample(
 
 @functools.partial(jax.jit, static_argnames="config")
 def update_step(config: Config, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-    """One step of every member on the Bradley-Terry loss of its own batch."""
+    """One step of every member on the Bradley-Terry loss of its own batch.
+
+    The metrics count, of a member's batch, the pairs that aren't ties, and those of them that it
+    orders as their label does: means of the two over any updates give the accuracy, and none where
+    there was nothing to judge.
+    """
 
     def loss(params: Params, member: Batch) -> tuple[jax.Array, jax.Array]:
         scores = forward(_network(config), params, member.inputs)[..., 0]
@@ -134,7 +139,8 @@ def update_step(config: Config, state: TrainState, batch: Batch) -> tuple[TrainS
     correct = jnp.sign(scores[..., 1] - scores[..., 0]) == jnp.sign(batch.labels - 0.5)
     metrics = {
         "reward/loss": loss_values.mean(),
-        "reward/train_accuracy": (correct * strict).sum() / jnp.maximum(strict.sum(), 1),
+        "reward/train_judged": strict.sum(axis=-1).mean(),
+        "reward/train_correct": (correct * strict).sum(axis=-1).mean(),
         "reward/learning_rate": _learning_rate(config, state.updates_per_epoch, state.step),
     }
     return state.replace(members=members, step=state.step + 1), metrics

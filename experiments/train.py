@@ -152,7 +152,7 @@ def experiments_from_flags(values: flags.FlagValues) -> tuple[list[Experiment], 
     swept = given(values, learner.Swept)
     execution = _execution(values)
     specs = _datasets(request, env_names, own.get("segment_length", 0), execution.data_dir)
-    counts = _label_counts(own.pop("num_feedback", None), execution.preferences, env_names)
+    counts = _label_counts(own.pop("num_feedback", None), execution, env_names)
     seeds = _seeds(own.pop("seed", (Experiment.seed,)), request.num_seeds)
     own.setdefault("tie_threshold", family.tie_threshold)
     own.setdefault("reward", reward_controls.own_kind(values.algorithm))
@@ -247,8 +247,9 @@ def _seeds(given_seeds: tuple[int, ...], num_seeds: int | None) -> tuple[int, ..
 
 
 def _label_counts(
-    given_counts: tuple[int, ...] | None, preferences: Path | None, env_names: Sequence[str]
+    given_counts: tuple[int, ...] | None, execution: Execution, env_names: Sequence[str]
 ) -> tuple[int, ...]:
+    preferences = execution.preferences
     if preferences is None:
         return given_counts or (Experiment.num_feedback,)
     if len(env_names) > 1:
@@ -257,7 +258,7 @@ def _label_counts(
             f"{len(env_names)}"
         )
     with cli.naming("preferences"):
-        available = count_labels(preferences)
+        available = count_labels(preferences, execution.on_bad_label)
     if not available:
         raise InputError(f"--preferences={preferences}: no labels, expected at least one")
     if given_counts and max(given_counts) > available:

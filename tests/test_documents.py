@@ -34,11 +34,12 @@ def test_from_labels_to_a_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(minari_io, "load", lambda id: small)
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     names: dict[str, Any] = {}
-    for block in blocks[:2]:
+    for block in blocks[:3]:
         for full, less in SMALLER.items():
             block = block.replace(full, less)
         exec(block, names)
-    assert all(full in "".join(blocks[:2]) for full in SMALLER)
+    assert all(full in "".join(blocks[:3]) for full in SMALLER)
+    assert names["labels"].rows(small).tolist() == [[3, 2 * 61 + 20], [61, 31]]
     assert int(names["state"].step) == 4
     assert names["action"].shape == (2,)
     rewards = np.asarray(names["store"].rewards)[small.transition_rows()]

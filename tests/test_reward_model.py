@@ -190,7 +190,9 @@ def test_a_planted_reward_is_recovered_from_labels() -> None:
         )
     assert state.step == num_updates
     rewards = relabel(state, store, view)
-    assert metrics["reward/train_accuracy"] > 0.95  # of the last 150 updates
+    correct, judged = (metrics[f"reward/train_{name}"] for name in ("correct", "judged"))
+    assert judged == 60  # pairs of a batch, over the last 150 updates
+    assert correct > 0.95 * judged
     steps = fresh.rows(dataset)[..., None] + np.arange(10)
     accuracy, count = preferences.accuracy(fresh.labels, np.asarray(rewards)[steps].sum(axis=-1))
     assert count == 500

@@ -6,14 +6,17 @@ What can't be right is refused where data and labels are read (`dataset.from_epi
 """
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
-from appo_jax.data.dataset import Dataset
+from appo_jax.data.dataset import STD_FLOOR, Dataset
 from appo_jax.data.preferences import Preferences
 from appo_jax.types import InputError
 
 _SAME_LABEL = 1e-6  # float32 rounds 1 - 0.3 and 0.7 differently
+_MANY_TIES = 0.75  # of all labels; the paper's tasks have about 0.3
+_FEW_STEPS = 100  # of float32's numbers within a standard deviation
 
 
 def check_episodes(dataset: Dataset, segment_length: int) -> None:
@@ -49,8 +52,30 @@ def clip_actions(
     ]
 
 
-def about_dataset(dataset: Dataset, goal: slice | None = None) -> list[str]:
-    """What is odd about a data set; observation columns `goal` hold the task's goal, if any do."""
+def about_segments(dataset: Dataset, segment_length: int) -> list[str]:
+    """How much of a data set no segment reaches: its episodes that are shorter than one."""
+    short = dataset.lengths < segment_length
+    if not short.any():
+        return []
+    return [
+        f"{short.sum():,} of {dataset.num_episodes:,} episodes, with "
+        f"{dataset.lengths[short].sum():,} of {dataset.num_transitions:,} transitions, are shorter "
+        f"than a segment of {segment_length} steps: they are in no segment and no label; the first "
+        f"is episode {int(short.argmax())} with {dataset.lengths[short][0]} steps"
+    ]
+
+
+def about_dataset(
+    dataset: Dataset,
+    goal: slice | None = None,
+    terminates: bool = True,
+    max_reward: float | None = None,
+) -> list[str]:
+    """What is odd about a data set.
+
+    Of its environment: observation columns `goal` hold the task's goal, if any do; terminates:
+    whether a state can be terminal; max_reward: the most that a step gives.
+    """
     warnings = []
     # The last rows: a goal can be in sight at a reset and hidden at every step.
     goals = dataset.observations[dataset.episode_starts + dataset.lengths, goal or slice(0)]
@@ -67,7 +92,74 @@ def about_dataset(dataset: Dataset, goal: slice | None = None) -> list[str]:
             f"the true reward is {rewards[0]:g} in all {len(rewards):,} transitions; by it, every "
             "two segments tie"
         )
+    if max_reward is not None and np.abs(rewards).max() > 2 * max_reward:
+        warnings.append(
+            f"a true reward is {rewards[np.abs(rewards).argmax()]:g}, where a step gives "
+            f"{max_reward:g} at most: a tie threshold made for such rewards finds too few ties"
+        )
+    return warnings + _about_ends(dataset, terminates) + _about_columns(dataset)
+
+
+def _about_ends(dataset: Dataset, terminates: bool) -> list[str]:
+    """Terminal states where there should be none: they change what the critics are fitted to."""
+    ends = dataset.terminations[dataset.episode_starts + dataset.lengths - 1]
+    longest = dataset.lengths == dataset.lengths.max()
+    if not terminates and ends.any():
+        return [
+            f"{ends.sum():,} of {dataset.num_episodes:,} episodes end in a terminal state, where "
+            f"the environment has none (the first is episode {int(ends.argmax())}): the value "
+            "behind it counts as 0, as it doesn't behind a time limit"
+        ]
+    if ends[longest].all() and longest.sum() > 1:
+        return [
+            f"all {longest.sum():,} episodes of {dataset.lengths.max():,} steps, the most that "
+            "there are, end in a terminal state; if that is a time limit, it is none: the value "
+            "behind it counts as 0"
+        ]
+    return []
+
+
+def _about_columns(dataset: Dataset) -> list[str]:
+    """Numbers that lose what they say on the way to a network."""
+    rows = dataset.transition_rows()
+    means, stds = dataset.moments
+    columns = [column[rows] for column in dataset.observations.T]
+    largest = np.array([np.abs(column).max() for column in columns])
+    varies = np.array([np.any(column != column[0]) for column in columns])
+    coarse = _is_coarse(stds, largest)
+    warnings = []
+    if coarse.any():
+        first = int(coarse.argmax())
+        warnings.append(
+            f"{coarse.sum():,} of {len(columns):,} observation columns lie so far from 0 that "
+            f"float32 can't tell their values apart; the first is column {first}, {means[first]:g} "
+            f"+- {stds[first]:.3g}, where float32's numbers are "
+            f"{np.spacing(largest[first]):.3g} apart"
+        )
+    after = stds / (stds + STD_FLOOR)
+    small = varies & (after < 0.1) & (stds > 0.01 * largest)
+    if small.any():
+        first = int(small.argmax())
+        warnings.append(
+            f"{small.sum():,} of {len(columns):,} observation columns are so small that "
+            f"normalising, which adds {STD_FLOOR:g} to each standard deviation, leaves them next "
+            f"to constant; the first is column {first}, of standard deviation {stds[first]:.3g} "
+            f"before and {after[first]:.3g} after"
+        )
+    rewards = dataset.rewards[rows].astype(np.float64)
+    if _is_coarse(rewards.std(), largest_reward := np.float32(np.abs(rewards).max())):
+        warnings.append(
+            f"the true rewards, {rewards.mean():g} +- {rewards.std():.3g}, lie so far from 0 that "
+            f"float32, whose numbers are {np.spacing(largest_reward):.3g} apart there, can't tell "
+            "them apart"
+        )
     return warnings
+
+
+def _is_coarse(std: Any, largest: Any) -> Any:
+    """Whether float32 has few numbers within a standard deviation that is worth anything."""
+    spacing = np.spacing(largest)
+    return (std < _FEW_STEPS * spacing) & (np.maximum(std, spacing) >= 10 * STD_FLOOR)
 
 
 def about_labels(preferences: Preferences) -> list[str]:
@@ -103,6 +195,11 @@ def about_labels(preferences: Preferences) -> list[str]:
                 f"(episodes {preferences.episodes[index].tolist()}, steps "
                 f"{preferences.starts[index].tolist()}) after pair {before}, counted from 0"
             )
+    if preferences.num_left_out:
+        warnings.append(
+            f"{preferences.num_left_out:,} of {total + preferences.num_left_out:,} labelled pairs "
+            "pair a segment with itself and are left out"
+        )
     strict = preferences.labels[preferences.labels != 0.5]
     if not len(strict):
         warnings.append(f"all {total:,} labels are ties: there is nothing to learn from them")
@@ -110,5 +207,10 @@ def about_labels(preferences: Preferences) -> list[str]:
         which = "second" if strict[0] > 0.5 else "first"
         warnings.append(
             f"all {len(strict):,} labels that aren't ties prefer the {which} segment of their pair"
+        )
+    if len(strict) and preferences.num_ties >= _MANY_TIES * total:
+        warnings.append(
+            f"{preferences.num_ties:,} of {total:,} labels are ties, which leaves {len(strict):,} "
+            "to learn from; the tie threshold may be too large for the rewards"
         )
     return warnings

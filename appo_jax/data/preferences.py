@@ -13,8 +13,9 @@ no seed made; `labeller` is free text and may be left out.
 
 import dataclasses
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +26,7 @@ from appo_jax.keys import Purpose, purpose_key
 from appo_jax.types import InputError, LabelledPairs
 
 FORMAT, VERSION = "appo-preferences", 1
+OnBadLabel: TypeAlias = Literal["refuse", "drop"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Preferences:
     labels: `[pairs]` float32, probability that the second segment is preferred.
     labellers: who gave each label. length: steps of every segment.
     dataset_id, seed: which data set the pairs point into, which seed drew them (None: no seed).
+    num_left_out: pairs of a segment with itself that were left out on reading.
     """
 
     episodes: np.ndarray
@@ -44,6 +47,7 @@ class Preferences:
     length: int
     dataset_id: str
     seed: int | None
+    num_left_out: int = 0
 
     def __len__(self) -> int:
         """How many pairs there are."""
@@ -185,39 +189,112 @@ def save(preferences: Preferences, path: Path) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
-def load(path: Path, dataset: Dataset, segment_length: int) -> Preferences:
+def from_arrays(
+    dataset: Dataset,
+    episodes: Any,
+    starts: Any,
+    labels: Any,
+    segment_length: int,
+    on_bad_label: OnBadLabel = "refuse",
+) -> Preferences:
+    """Labels that are in memory, checked as those of a file are.
+
+    episodes, starts: `[pairs, 2]` whole numbers, the segments' episodes and first steps, from 0.
+    labels: `[pairs]`, probability that the second segment is preferred. on_bad_label: see `load`.
+    Raises InputError for other shapes, and naming the pair as `load` names the line.
+    """
+    arrays = {"episodes": episodes, "starts": starts, "labels": labels}
+    columns = {name: np.asarray(values) for name, values in arrays.items()}
+    count = len(columns["labels"]) if columns["labels"].ndim else 0
+    for name, array in columns.items():
+        expected = (count,) if name == "labels" else (count, 2)
+        if array.shape != expected:
+            raise InputError(f"{name} of labels have shape {array.shape}, expected {expected}")
+    pairs = [
+        (
+            f"labelled pair {index}",
+            {
+                **{"episode_0": episode[0], "start_0": start[0]},
+                **{"episode_1": episode[1], "start_1": start[1]},
+                **{"length": segment_length, "label": label},
+            },
+        )
+        for index, (episode, start, label) in enumerate(
+            zip(*(columns[name].tolist() for name in arrays), strict=True)
+        )
+    ]
+    return _checked("labels", pairs, dataset, segment_length, on_bad_label)
+
+
+def load(
+    path: Path, dataset: Dataset, segment_length: int, on_bad_label: OnBadLabel = "refuse"
+) -> Preferences:
     """Read and check a file of preferences over `dataset`.
 
-    Raises InputError naming file and line for anything that isn't as the module docstring says,
-    for a label outside [0, 1], a segment outside its episode, a pair of a segment with itself, a
+    on_bad_label: what becomes of a pair of a segment with itself, which says nothing: "refuse", or
+    "drop" to leave it out and count it. Raises InputError naming file and line for anything that
+    isn't as the module docstring says, for a label outside [0, 1], a segment outside its episode, a
     length other than `segment_length` and a header that names another data set.
     """
     lines = _read_lines(path)
     header = _parse(lines[0], f"{path} line 1")
     _check_header(header, dataset, f"{path} line 1")
-    pairs = []
-    for number, line in enumerate(lines[1:], start=2):
-        if line.strip():
-            where = f"{path} line {number}"
-            pair = _parse(line, where)
-            _check_pair(pair, dataset, segment_length, where)
-            pairs.append(pair)
-    if not pairs:
-        raise InputError(f"{path}: no labelled pairs after the header, expected at least one")
+    pairs = [(where, _parse(line, where)) for where, line in _numbered(path, lines)]
+    return _checked(str(path), pairs, dataset, segment_length, on_bad_label, header.get("seed"))
+
+
+def count_labels(path: Path, on_bad_label: OnBadLabel = "refuse") -> int:
+    """How many labels a file claims to hold. Raises InputError if it can't be read."""
+    lines = _numbered(path, _read_lines(path))
+    if on_bad_label == "refuse":
+        return len(lines)
+    return sum(not _is_of_one_segment(_parse(line, where)) for where, line in lines)
+
+
+def _numbered(path: Path, lines: Sequence[str]) -> list[tuple[str, str]]:
+    """The lines of pairs, each with its place."""
+    numbered = enumerate(lines[1:], start=2)
+    return [(f"{path} line {number}", line) for number, line in numbered if line.strip()]
+
+
+def _checked(
+    name: str,
+    pairs: Iterable[tuple[str, dict[str, Any]]],
+    dataset: Dataset,
+    segment_length: int,
+    on_bad_label: OnBadLabel,
+    seed: int | None = None,
+) -> Preferences:
+    """Labels of any source, each with its place, that are as they must be."""
+    kept, left_out = [], 0
+    for where, pair in pairs:
+        _check_pair(pair, dataset, segment_length, where)
+        if not _is_of_one_segment(pair):
+            kept.append(pair)
+        elif on_bad_label == "drop":
+            left_out += 1
+        else:
+            raise InputError(
+                f"{where}: a segment is paired with itself, expected two different ones "
+                "(--on_bad_label=drop leaves such pairs out)"
+            )
+    if not kept:
+        raise InputError(f"{name}: no labelled pairs, expected at least one")
     return Preferences(
-        episodes=np.array([[pair["episode_0"], pair["episode_1"]] for pair in pairs]),
-        starts=np.array([[pair["start_0"], pair["start_1"]] for pair in pairs]),
-        labels=np.array([pair["label"] for pair in pairs], np.float32),
-        labellers=tuple(str(pair.get("labeller", "unknown")) for pair in pairs),
+        episodes=np.array([[pair["episode_0"], pair["episode_1"]] for pair in kept]),
+        starts=np.array([[pair["start_0"], pair["start_1"]] for pair in kept]),
+        labels=np.array([pair["label"] for pair in kept], np.float32),
+        labellers=tuple(str(pair.get("labeller", "unknown")) for pair in kept),
         length=segment_length,
         dataset_id=dataset.id,
-        seed=header.get("seed"),
+        seed=seed,
+        num_left_out=left_out,
     )
 
 
-def count_labels(path: Path) -> int:
-    """How many labels a file claims to hold. Raises InputError if it can't be read."""
-    return sum(1 for line in _read_lines(path)[1:] if line.strip())
+def _is_of_one_segment(pair: Mapping[str, Any]) -> bool:
+    first, second = ((pair.get(f"episode_{i}"), pair.get(f"start_{i}")) for i in (0, 1))
+    return first == second
 
 
 def _read_lines(path: Path) -> list[str]:
@@ -289,5 +366,3 @@ def _check_pair(pair: dict[str, Any], dataset: Dataset, segment_length: int, whe
                 f"{where}: start_{side} {start} with length {segment_length} leaves episode "
                 f"{episode}, which has {steps} steps"
             )
-    if (pair["episode_0"], pair["start_0"]) == (pair["episode_1"], pair["start_1"]):
-        raise InputError(f"{where}: a segment is paired with itself, expected two different ones")

@@ -102,6 +102,14 @@ class Execution(Settings):
     batch_runs: Literal["auto", "map", "vmap"] = setting(
         "auto", "runs of a grid in turn (map), together (vmap), or what suits the device (auto)"
     )
+    allow_other_environment: bool = setting(
+        False, "train on data whose metadata name another environment than --task or --env"
+    )
+    on_bad_label: Literal["refuse", "drop"] = setting(
+        "refuse",
+        "a pair of --preferences that pairs a segment with itself: refuse the file, or drop (leave "
+        "the pair out and say how many were)",
+    )
     runs_per_group: int = setting(
         0, "runs of a grid that train in one program; 0: as many as fit into memory", low=0
     )

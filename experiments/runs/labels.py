@@ -51,7 +51,8 @@ def obtain(
     """A run's labels; a copy is left, and there is a line for all that is odd about them."""
     file = execution.preferences
     if file:
-        labels = preferences.load(file, dataset, run.segment_length).first(run.num_feedback)
+        found = preferences.load(file, dataset, run.segment_length, execution.on_bad_label)
+        labels = found.first(run.num_feedback)
     else:
         labels = preferences.scripted(
             dataset,
@@ -64,7 +65,8 @@ def obtain(
     # A person may keep the labels in the run's folder, under this very name.
     if not (file and copy.exists() and copy.samefile(file)):
         preferences.save(labels, copy)
-    report(Told(f"labels: {len(labels)} pairs, {labels.num_ties} of them ties"))
+    share = 100 * labels.num_ties / len(labels)
+    report(Told(f"labels: {len(labels)} pairs, {labels.num_ties} of them ties ({share:.0f} %)"))
     source = file or f"of the scripted teacher, seed {run.seed}"
     warn(f"labels {source}", checks.about_labels(labels), report)
     return labels

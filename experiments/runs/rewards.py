@@ -20,6 +20,7 @@ from appo_jax.keys import Purpose, purpose_key
 from appo_jax.types import Diverged, LabelledPairs, Store, View
 from experiments.runs import reward_controls
 from experiments.runs.checkpoints import Checkpoints, Clock
+from experiments.runs.datasets import warn
 from experiments.runs.events import Report, Told
 from experiments.runs.experiment import Execution, Experiment, difference
 from experiments.runs.folder import RunFolder
@@ -229,6 +230,13 @@ class _Fit:
                     "ties left out)"
                 )
             )
+            if accuracy is not None and accuracy < 0.5:
+                odd = (
+                    f"by the true rewards it is right on {share} of {count} fresh pairs, where a "
+                    "guess is on 50 %; the labels may mean the opposite of what they say (1: the "
+                    "second segment is better)"
+                )
+                warn(f"reward model of {key.dataset}, seed {key.seed}", [odd], self._report)
             found = {"reward/fresh_pairs": float(count), "reward/fresh_ties": float(fresh.num_ties)}
             if accuracy is not None:
                 found["reward/accuracy"] = accuracy

@@ -1,13 +1,14 @@
 """What is odd about data and labels, and what training needs of them."""
 
 import dataclasses
+import re
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from appo_jax.data import checks
-from appo_jax.data.dataset import Dataset
+from appo_jax.data.dataset import Dataset, Episode, from_episodes
 from appo_jax.data.preferences import Preferences
 from appo_jax.types import InputError
 
@@ -78,6 +79,101 @@ def test_a_constant_reward(numbered: Make) -> None:
     assert checks.about_dataset(constant, GOAL) == []
 
 
+def test_episodes_shorter_than_a_segment_are_told(numbered: Make) -> None:
+    dataset = numbered((3, 1, 7, 4))
+    assert checks.about_segments(dataset, 1) == []
+    assert checks.about_segments(dataset, 4) == [
+        "2 of 4 episodes, with 4 of 15 transitions, are shorter than a segment of 4 steps: they "
+        "are in no segment and no label; the first is episode 0 with 3 steps"
+    ]
+
+
+def with_ends(dataset: Dataset, ends: tuple[bool, ...]) -> Dataset:
+    terminations = np.zeros(len(dataset.rewards), bool)
+    terminations[dataset.episode_starts + dataset.lengths - 1] = ends
+    return dataclasses.replace(dataset, terminations=terminations)
+
+
+def test_terminal_states_where_there_are_none(numbered: Make) -> None:
+    dataset = with_ends(numbered((3, 1, 7)), (False, True, True))
+    assert checks.about_dataset(dataset) == []
+    assert checks.about_dataset(dataset, terminates=False) == [
+        "2 of 3 episodes end in a terminal state, where the environment has none (the first is "
+        "episode 1): the value behind it counts as 0, as it doesn't behind a time limit"
+    ]
+    nowhere = with_ends(dataset, (False, False, False))
+    assert checks.about_dataset(nowhere, terminates=False) == []
+
+
+def test_terminal_states_at_what_may_be_a_time_limit(numbered: Make) -> None:
+    dataset = numbered((5, 2, 5, 5, 4))
+    (told,) = checks.about_dataset(with_ends(dataset, (True, False, True, True, True)))
+    assert told == (
+        "all 3 episodes of 5 steps, the most that there are, end in a terminal state; if that is a "
+        "time limit, it is none: the value behind it counts as 0"
+    )
+    for ends in ((True, False, True, False, True), (False, True, False, False, True)):
+        assert checks.about_dataset(with_ends(dataset, ends)) == []
+
+
+def column(values: np.ndarray, at: int = 0) -> Dataset:
+    """One episode with these observations in one of two columns, the other about 1 wide."""
+    observations = np.random.default_rng(1).normal(size=(len(values), 2))
+    observations[:, at] = values
+    steps = len(values) - 1
+    rewards = np.arange(steps)
+    return from_episodes(
+        [Episode(observations, np.zeros((steps, 1)), rewards, np.zeros(steps))], "one-v0"
+    )
+
+
+def test_columns_that_float32_can_not_hold() -> None:
+    near = np.random.default_rng(0).normal(size=366)
+    assert len(np.unique(np.float32(1e7 + near))) == 8
+    (told,) = checks.about_dataset(column(1e7 + near, at=1))
+    assert re.fullmatch(
+        r"1 of 2 observation columns lie so far from 0 that float32 can't tell their values apart; "
+        r"the first is column 1, 1e\+07 \+- 1\.\d+, where float32's numbers are 1 apart",
+        told,
+    )
+    (told,) = checks.about_dataset(column(1e9 + near))  # nothing is left of it
+    assert "the first is column 0, 1e+09 +- 0, where float32's numbers are 64 apart" in told
+    for fine in (1e4 + near, 1e7 + 1e4 * near, 1 + 1e-7 * near, np.full(366, 1e4), 0 * near):
+        assert checks.about_dataset(column(fine)) == []
+    data = column(near)
+    far = dataclasses.replace(data, rewards=np.float32(1e7 + np.append(near[:-1], 0)))
+    (told,) = checks.about_dataset(far)
+    assert re.match(
+        r"the true rewards, 1e\+07 \+- 1\.\d+, lie so far from 0 that float32, whose", told
+    )
+
+
+def test_columns_that_normalising_leaves_next_to_constant() -> None:
+    near = np.random.default_rng(0).normal(size=300)
+    (told,) = checks.about_dataset(column(1e-5 * near, at=1))
+    assert re.fullmatch(
+        r"1 of 2 observation columns are so small that normalising, which adds 0.001 to each "
+        r"standard deviation, leaves them next to constant; the first is column 1, of standard "
+        r"deviation (9\.\d+e-06|1\.?\d*e-05) before and 0\.0\d+ after",
+        told,
+    )
+    assert column(1e-5 * near).normaliser()(column(1e-5 * near).observations)[:, 0].std() < 0.011
+    for fine in (1e-3 * near, 0.5 + 1e-5 * near, np.zeros(300)):
+        assert checks.about_dataset(column(fine)) == []
+
+
+def test_rewards_of_another_scale(numbered: Make) -> None:
+    rewards = np.linspace(0, 10, 7).astype(np.float32)
+    dataset = dataclasses.replace(numbered((3, 2)), rewards=rewards)
+    assert checks.about_dataset(dataset, max_reward=10) == []
+    larger = dataclasses.replace(dataset, rewards=100 * rewards)
+    assert checks.about_dataset(larger) == []
+    assert checks.about_dataset(larger, max_reward=10) == [
+        "a true reward is 833.333, where a step gives 10 at most: a tie threshold made for such "
+        "rewards finds too few ties"
+    ]
+
+
 def labelled(*pairs: tuple[int, int, int, int, float]) -> Preferences:
     """Each: episode and start of the first segment, of the second, and the label."""
     columns = np.array(pairs)
@@ -123,8 +219,21 @@ def test_pairs_that_repeat_or_contradict_an_earlier_one() -> None:
         ((1, 0.5, 0.6), "all 2 labels that aren't ties prefer the second segment of their pair"),
         ((0, 0.1), "all 2 labels that aren't ties prefer the first segment of their pair"),
         ((0.4, 0.6, 0.5), None),
+        ((0.4, 0.6, *[0.5] * 5), None),
+        (
+            (0.4, 0.6, *[0.5] * 6),
+            "6 of 8 labels are ties, which leaves 2 to learn from; the tie threshold may be too "
+            "large for the rewards",
+        ),
     ],
 )
 def test_ties_and_one_sided_labels(labels: tuple[float, ...], warning: str | None) -> None:
     pairs = labelled(*((0, index, 1, 0, label) for index, label in enumerate(labels)))
     assert checks.about_labels(pairs) == ([warning] if warning else [])
+
+
+def test_pairs_that_were_left_out_are_counted() -> None:
+    pairs = dataclasses.replace(labelled((0, 0, 1, 0, 0), (0, 1, 1, 0, 1)), num_left_out=1)
+    assert checks.about_labels(pairs) == [
+        "1 of 3 labelled pairs pair a segment with itself and are left out"
+    ]

@@ -269,6 +269,51 @@ def test_errors_in_a_pair_name_file_and_line(
         preferences.load(path, numbered(), 2)
 
 
+def test_a_pair_of_one_segment_is_left_out_where_that_is_asked_for(
+    numbered: Make, tmp_path: Path
+) -> None:
+    itself = PAIR | {"episode_1": 0, "start_1": 1}
+    path = write(tmp_path / "hand.jsonl", HEADER, PAIR, itself, PAIR | {"label": 0}, itself)
+    with pytest.raises(InputError, match="line 3: .*--on_bad_label=drop leaves such pairs out"):
+        preferences.load(path, numbered(), 2)
+    assert preferences.count_labels(path) == 4
+    found = preferences.load(path, numbered(), 2, on_bad_label="drop")
+    assert (found.labels.tolist(), found.num_left_out) == ([1, 0], 2)
+    assert preferences.count_labels(path, "drop") == 2
+    assert preferences.load(write(path, HEADER, PAIR), numbered(), 2, "drop").num_left_out == 0
+    with pytest.raises(InputError, match="no labelled pairs, expected at least one"):
+        preferences.load(write(path, HEADER, itself), numbered(), 2, on_bad_label="drop")
+    # What is wrong in another way isn't left out.
+    path = write(path, HEADER, PAIR, itself | {"label": 2})
+    with pytest.raises(InputError, match="line 3: label 2, expected a number"):
+        preferences.load(path, numbered(), 2, on_bad_label="drop")
+
+
+def test_labels_in_memory_are_checked_as_those_of_a_file(numbered: Make, tmp_path: Path) -> None:
+    path = write(tmp_path / "hand.jsonl", HEADER | {"seed": None}, PAIR, PAIR | {"label": 0.5})
+    arrays = {"episodes": [[0, 2], [0, 2]], "starts": [[1, 5], [1, 5]], "labels": [1, 0.5]}
+    found = preferences.from_arrays(numbered(), **arrays, segment_length=2)
+    expected = preferences.load(path, numbered(), 2)
+    assert_same(dataclasses.replace(found, labellers=("me", "me")), expected)
+    for change, message in (
+        ({"labels": [1, 2]}, "labelled pair 1: label 2.*, expected a number in"),
+        ({"episodes": np.array([[0, 2], [0, 4]])}, "labelled pair 1: episode_1 4, expected 0 to 3"),
+        ({"starts": [[1, 5.0], [1, 5]]}, "labelled pair 0: start_0 1.0, expected a whole number"),
+        ({"starts": [[1, 5], [2, 5]]}, "labelled pair 1: start_0 2 with length 2 leaves episode 0"),
+        ({"labels": [1]}, r"episodes of labels have shape \(2, 2\), expected \(1, 2\)"),
+        ({"starts": [1, 5]}, r"starts of labels have shape \(2,\), expected \(2, 2\)"),
+    ):
+        with pytest.raises(InputError, match=message):
+            preferences.from_arrays(numbered(), **(arrays | change), segment_length=2)
+    arrays["episodes"], arrays["starts"] = [[0, 2], [1, 1]], [[1, 5], [0, 0]]
+    with pytest.raises(InputError, match="labelled pair 1: a segment is paired with itself"):
+        preferences.from_arrays(numbered((3, 3, 7)), **arrays, segment_length=2)
+    dropped = preferences.from_arrays(
+        numbered((3, 3, 7)), **arrays, segment_length=2, on_bad_label="drop"
+    )
+    assert (len(dropped), dropped.num_left_out) == (1, 1)
+
+
 def test_the_last_start_of_an_episode_is_allowed(numbered: Make, tmp_path: Path) -> None:
     path = write(tmp_path / "hand.jsonl", HEADER, PAIR | {"start_0": 1, "label": 0})
     assert preferences.load(path, numbered(), 2).starts[0, 0] == numbered().lengths[0] - 2
@@ -296,8 +341,8 @@ def test_the_last_start_of_an_episode_is_allowed(numbered: Make, tmp_path: Path)
             [HEADER | {"seed": "x"}, PAIR],
             "line 1: header field 'seed' is 'x', expected a whole number or null",
         ),
-        ([HEADER], "hand.jsonl: no labelled pairs after the header, expected at least one"),
-        ([HEADER, "", "  "], "no labelled pairs after the header"),
+        ([HEADER], "hand.jsonl: no labelled pairs, expected at least one"),
+        ([HEADER, "", "  "], "no labelled pairs, expected"),
         ([], "line 1: '', expected a JSON object"),
     ],
 )

@@ -82,7 +82,7 @@ def found(workdir: Path, run: int) -> tuple[list[tuple[Any, ...]], list[np.ndarr
         if row["run"] == run
         and row["split"] != "clock"
         # Means over chunks, and how long those are depends on how many are fitted together.
-        and row["metric"] not in ("reward/loss", "reward/train_accuracy", "reward/learning_rate")
+        and not row["metric"].startswith(("reward/loss", "reward/train_", "reward/learning_rate"))
     ]
     saved = policy.load(workdir, run)
     return sorted(metrics), [np.asarray(leaf) for leaf in jax.tree.leaves(saved.policy.state)]

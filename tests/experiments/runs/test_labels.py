@@ -1,5 +1,6 @@
 """The data and labels of runs, and what is told of what is odd in them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,19 @@ def test_labels_from_a_file(data_dir: Path, tmp_path: Path) -> None:
         used("--num_feedback=13")
 
     assert used()[1] == digest
+    pair = json.loads(file.read_text().splitlines()[1])
+    itself = json.dumps(pair | {"episode_1": pair["episode_0"], "start_1": pair["start_0"]})
+    paired = tmp_path / "paired.jsonl"
+    paired.write_text(file.read_text() + itself + "\n")
+    whole, file = file, paired
+    with pytest.raises(InputError, match="paired.jsonl line 14: a segment is paired with itself"):
+        used()
+    found, _ = used("--on_bad_label=drop")
+    np.testing.assert_array_equal(found.labels, given.labels)
+    assert found.num_left_out == 1
+    with pytest.raises(InputError, match=r"^--num_feedback=13: .*paired.jsonl holds 12 labels"):
+        used("--on_bad_label=drop", "--num_feedback=13")
+    file = whole
     file.write_text(file.read_text().replace('"label": 1.0', '"label": 0.0', 1))
     assert used()[1] != digest
     file.write_text(file.read_text().splitlines(keepends=True)[0])
@@ -97,7 +111,7 @@ def test_odd_data_and_labels_are_told_and_hopeless_ones_refused(
             f"{about_data}the goal is the same ",
             f"{about_data}the true reward is 1",
             "data: 60 transitions",
-            "labels: 40 pairs, 40 of them ties",
+            "labels: 40 pairs, 40 of them ties (100 %)",
             f"{about_labels}teacher, seed 0: 39 of 40",
             f"{about_labels}teacher, seed 0: all 40 labels are ties",
         ),

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from appo_jax.data import dataset as datasets_on_device
+from appo_jax.data import preferences
 from appo_jax.types import InputError
 from experiments.runs import datasets, labels, reward_controls, rewards
 from experiments.runs.events import silent
 from experiments.runs.folder import RunFolder
-from tests.helpers.runs import TINY, parse
+from tests.helpers.runs import TINY, parse, print_told
 
 
 def prepared(workdir: Path, *arguments: str) -> tuple[Any, RunFolder, Any]:
@@ -54,6 +55,38 @@ def test_shuffled_rewards_are_the_learned_ones_elsewhere(data_dir: Path, tmp_pat
     assert not found["shuffled"][others].any()
     assert accuracies["shuffled"] == accuracies["learned"]
     assert accuracies["learned"][20] > 0.7
+
+
+def test_labels_upside_down_and_ties_alone_are_told(
+    data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = f"--data_dir={data_dir}"
+    (run,), execution = parse(*TINY, place)
+    dataset = datasets.obtain(run, execution, silent)
+    given = preferences.scripted(dataset, 3, 200, 5, 1.0)
+    folders = {}
+    for name, changed in (("turned", 1 - given.labels), ("ties", np.full(200, 0.5))):
+        file = tmp_path / f"{name}.jsonl"
+        preferences.save(dataclasses.replace(given, labels=np.float32(changed)), file)
+        arguments = ("--num_feedback=200", "--reward_num_epochs=20", "--reward_learning_rate=0.01")
+        feedback, folders[name], execution = prepared(
+            tmp_path / name, place, f"--preferences={file}", *arguments
+        )
+        rewards.rewards_of(feedback, folders[name], execution, print_told, [])
+    told = [x for x in capsys.readouterr().out.splitlines() if "where a guess is on 50 %" in x]
+    share = folders["turned"].metrics.values(0, "reward", "reward/accuracy")[20]
+    assert share < 0.3
+    assert told[0].startswith(
+        f"warning: reward model of {dataset.id}, seed 0: by the true rewards it is right on "
+        f"{100 * share:.1f} % of "
+    )
+    for name, strict in (("turned", 200 - given.num_ties), ("ties", 0)):
+        judged, correct = (
+            folders[name].metrics.values(0, "reward", f"reward/train_{what}")
+            for what in ("judged", "correct")
+        )
+        assert set(judged.values()) == {strict}
+        assert all(0 <= correct[update] <= strict for update in judged)
 
 
 def test_controls_by_hand(numbered: Any) -> None:
