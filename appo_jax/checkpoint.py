@@ -96,6 +96,8 @@ def read_metadata(folder: Path, update: int) -> dict[str, Any]:
         raise InputError(f"{name}: no such checkpoint, expected one of those there: {there}")
     with _manager(folder) as manager:
         metadata = _restore_item(manager, update, name, "metadata", ocp.args.JsonRestore())
+    if not isinstance(metadata, dict):
+        raise Damaged(f"{name}: damaged, its metadata are no JSON object")
     version = metadata.get("format_version")
     if isinstance(version, int) and version != FORMAT_VERSION:
         other = "a newer" if version > FORMAT_VERSION else "an earlier"

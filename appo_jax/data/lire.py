@@ -6,12 +6,13 @@ set of the paper is the first size x 1e5 steps of each of the agents.
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from appo_jax.data import plain_pickle
-from appo_jax.data.dataset import Dataset, Episode, as_float32, from_episodes
+from appo_jax.data.dataset import Dataset, Episode, as_bool, as_float32, from_episodes
 from appo_jax.types import InputError
 
 HORIZON = 500
@@ -44,9 +45,9 @@ def load(folder: Path, num_transitions: int) -> Dataset:
     """The first `num_transitions` / agents steps of each agent in `folder`, agents in order.
 
     Nothing terminates in Meta-World, so `dones` are read as time limits. Raises InputError for a
-    folder without buffers or with two of one agent, for a file that isn't such a buffer, holds too
-    few steps or has a next observation that isn't the observation of the following step, and for a
-    size that the agents can't share in whole episodes.
+    folder without buffers or with two of one agent, for a file that isn't such a buffer or holds
+    too few steps, for one whose `dones` or chain of observations tell of other episodes than those
+    of 500 steps, and for a size that the agents can't share in whole episodes.
     """
     files = buffer_files(folder) if folder.is_dir() else []
     names = ", ".join(path.name for path in files)
@@ -85,6 +86,7 @@ def _episodes(path: Path, steps: int) -> list[Episode]:
             f"{path} row {int(broken.argmax())}: next_observations differ from the observations "
             f"of the following row, expected episodes of {HORIZON} steps back to back"
         )
+    _check_ends(path, raw, steps)
     return [
         Episode(
             observations=np.concatenate(
@@ -96,6 +98,28 @@ def _episodes(path: Path, steps: int) -> list[Episode]:
         )
         for start, end in ((start, start + HORIZON) for start in range(0, steps, HORIZON))
     ]
+
+
+def _check_ends(path: Path, raw: Mapping[str, np.ndarray], steps: int) -> None:
+    """Raise InputError where the buffer's own episodes aren't those of `HORIZON` steps."""
+    dones = as_bool(raw["dones"][:steps].reshape(-1), "dones", str(path))
+    early = dones & (np.arange(1, steps + 1) % HORIZON != 0)
+    if early.any():
+        raise InputError(
+            f"{path} row {int(early.argmax())}: dones hold 1, expected episodes of {HORIZON} steps "
+            f"back to back, which end in rows {HORIZON - 1}, {2 * HORIZON - 1}, ..."
+        )
+    ends = np.arange(HORIZON - 1, min(steps, len(raw["observations"]) - 1), HORIZON)
+    with np.errstate(over="ignore"):  # the row behind the last one asked for isn't checked
+        after = raw["next_observations"][ends].astype(np.float32)
+        first = raw["observations"][ends + 1].astype(np.float32)
+    going_on = np.all(after == first, axis=1)
+    if going_on.any():
+        raise InputError(
+            f"{path} row {int(ends[going_on.argmax()])}: next_observations are the observations of "
+            f"the following row, expected an episode of {HORIZON} steps to end here and the next "
+            "to begin with a reset"
+        )
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:

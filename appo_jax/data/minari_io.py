@@ -34,6 +34,9 @@ def folder(dataset_id: str, data_dir: str | os.PathLike[str] | None = None) -> P
 
 def exists(dataset_id: str, data_dir: str | os.PathLike[str] | None = None) -> bool:
     """Whether `load` would find this data set, whole."""
+    # One data set has one id: `./a/b-v0` finds the same files as `a/b-v0`, and isn't it.
+    if any(part in ("", ".", "..") for part in dataset_id.split("/")):
+        return False
     # Not Path.is_file, which raises for some names, such as too long ones.
     return os.path.isfile(folder(dataset_id, data_dir) / "data" / "metadata.json")
 
@@ -64,8 +67,8 @@ def load(dataset_id: str, data_dir: str | os.PathLike[str] | None = None) -> Dat
     """Read a data set; observations and actions of any Box space are laid flat and cast to float32.
 
     A set that `save` wrote comes back with the same arrays and metadata. One from elsewhere may
-    have episodes of any lengths; without a flag `success` in its infos, `successes` is None, and
-    its metadata holds Minari's own under `minari`.
+    have episodes of any lengths; without a flag `success` or `is_success` in its infos,
+    `successes` is None, and its metadata holds Minari's own under `minari`.
     Raises InputError for an unknown id, for files that can't be read, for spaces other than Box,
     for all that `from_episodes` refuses, and for contents that aren't those once written, by our
     digest or by Minari's own count of steps.
@@ -151,11 +154,16 @@ def _minari() -> Any:
     return minari
 
 
-def _not_found(dataset_id: str, data_dir: str | os.PathLike[str] | None) -> str:
+def what_is_there(data_dir: str | os.PathLike[str] | None = None) -> str:
+    """The first ids below the folder and how many more there are, for a message."""
     ids = local_ids(data_dir)
     listed = ", ".join(ids[:_MAX_LISTED]) or "no data sets"
-    more = f" and {len(ids) - _MAX_LISTED} more" if len(ids) > _MAX_LISTED else ""
-    return f"data set {dataset_id!r} is not in {root(data_dir)}, which holds {listed}{more}"
+    return listed + (f" and {len(ids) - _MAX_LISTED} more" if len(ids) > _MAX_LISTED else "")
+
+
+def _not_found(dataset_id: str, data_dir: str | os.PathLike[str] | None) -> str:
+    there = what_is_there(data_dir)
+    return f"data set {dataset_id!r} is not in {root(data_dir)}, which holds {there}"
 
 
 def _check_id(dataset_id: str) -> None:
@@ -213,7 +221,8 @@ def _check_spaces(stored: Any, name: str) -> None:
 
 
 def _from_minari(episode: Any) -> Episode:
-    success = (episode.infos or {}).get("success")
+    infos = episode.infos or {}
+    success = infos.get("success", infos.get("is_success"))
     if success is not None and len(success) == len(episode.rewards) + 1:
         success = success[1:]  # the first belongs to the reset
     return Episode(
@@ -221,6 +230,7 @@ def _from_minari(episode: Any) -> Episode:
         actions=_flat(episode.actions),
         rewards=episode.rewards,
         terminations=episode.terminations,
+        truncations=episode.truncations,
         successes=success,
     )
 

@@ -101,18 +101,39 @@ class _Unpickler(pickle.Unpickler):
 
 
 def load(path: Path) -> Any:
-    """What a file holds; if that is a dict, its values that are arrays are NumPy's.
+    """What a file holds, its arrays NumPy's, wherever in dicts, lists and tuples they are.
 
     Raises InputError for a file that isn't a whole pickle, or one of more than arrays, numbers,
     text and Python's containers.
     """
     try:
         with path.open("rb") as file:
-            content = _Unpickler(file).load()
-        if isinstance(content, dict):
-            content = {k: v.value if isinstance(v, _Array) else v for k, v in content.items()}
+            return _with_arrays(_Unpickler(file).load(), {})
     except Exception as error:  # a damaged pickle makes `load` raise anything
         raise InputError(
             f"{path}: not a pickle of plain NumPy arrays: {type(error).__name__} {error}"
         ) from error
-    return content
+
+
+def _with_arrays(value: Any, done: dict[int, Any]) -> Any:
+    """A copy of containers in which arrays stand for what they were read as.
+
+    done: what has become of each container, by its id: one may lie in several places, or in itself.
+    """
+    if isinstance(value, _Array):
+        return value.value
+    if isinstance(value, _Dtype):
+        return value.resolve()
+    if id(value) in done:
+        return done[id(value)]
+    if isinstance(value, dict):
+        named: dict[Any, Any] = {}
+        done[id(value)] = named
+        named.update((_with_arrays(k, done), _with_arrays(v, done)) for k, v in value.items())
+    elif isinstance(value, list):
+        listed: list[Any] = []
+        done[id(value)] = listed
+        listed.extend(_with_arrays(inner, done) for inner in value)
+    elif isinstance(value, tuple | set | frozenset):
+        done[id(value)] = type(value)(_with_arrays(inner, done) for inner in value)
+    return done.get(id(value), value)

@@ -21,7 +21,8 @@ class Family:
     bounds: lowest and highest action, likewise.
     goal: the columns of an observation that hold the goal. terminates: whether a state can be
     terminal. tie_threshold: returns of segments that differ by no more are a tie.
-    horizon: steps of every episode, None where they differ.
+    horizon: steps of every episode, None where they differ. max_reward: the most that a step can
+    give, for which the tie threshold is made, None where it isn't known.
     """
 
     flag: str
@@ -38,3 +39,4 @@ class Family:
     terminates: bool = True
     tie_threshold: float = 0.0
     horizon: int | None = None
+    max_reward: float | None = None

@@ -25,6 +25,7 @@ HORIZON = 500  # step 500 truncates, step 501 raises
 OBSERVATION_DIM, ACTION_DIM = 39, 4
 GOAL_COLUMNS = slice(36, 39)  # of an observation
 TIE_THRESHOLD = 12.5  # of the paper's teacher: half a point of reward for each step of a segment
+MAX_REWARD = 10.0  # of one step, by reward function v2
 REWARD_FUNCTION_VERSION = "v2"
 VERSION = "v3"
 
@@ -202,4 +203,5 @@ FAMILY = Family(
     terminates=False,
     tie_threshold=TIE_THRESHOLD,
     horizon=HORIZON,
+    max_reward=MAX_REWARD,
 )

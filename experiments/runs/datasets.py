@@ -7,7 +7,7 @@ import numpy as np
 
 from appo_jax.data import checks
 from appo_jax.data.dataset import Dataset
-from appo_jax.envs import environment
+from appo_jax.envs import environment, origin
 from appo_jax.types import InputError
 from experiments.runs.events import Ended, Report, Told
 from experiments.runs.experiment import Execution, Experiment
@@ -33,11 +33,21 @@ def obtain(run: Experiment, execution: Execution, report: Report) -> Dataset:
     """The run's data set, read, or collected and saved now, with a line for all that is odd in it.
 
     Actions are scaled to [-1, 1], and what lies outside is clipped. Raises InputError if there is
-    no data set, for data of other widths than the environment's, and for too few episodes.
+    no data set, for data of another environment, or of other widths, and for too few episodes.
     """
     spaces = environment.spaces(run.env_name)  # first: a wrong name ends it before any work
     dataset = SOURCES[run.dataset.source].load(run.dataset, run.env_name, execution, report)
     report(Ended(f"{run.env_name} {run.dataset.recipe}"))
+    made_in = origin.environment_of(dataset)
+    if (
+        made_in is not None
+        and origin.is_other(made_in, run.env_name)
+        and not execution.allow_other_environment
+    ):
+        raise InputError(
+            f"--dataset={dataset.id}: data of {made_in}, expected data of {run.env_name}; "
+            "--allow_other_environment trains on them nevertheless"
+        )
     found = (dataset.observation_dim, dataset.action_dim)
     if found != (spaces.observation_dim, spaces.action_dim):
         raise InputError(
@@ -49,9 +59,15 @@ def obtain(run: Experiment, execution: Execution, report: Report) -> Dataset:
     actions[rows] = spaces.actions.to_unit(dataset.actions[rows])
     dataset = dataclasses.replace(dataset, actions=actions)
     checks.check_episodes(dataset, run.segment_length)
-    dataset, warnings = checks.clip_actions(dataset)
-    goal = environment.family(run.env_name).goal
-    warn(f"data set {dataset.id}", warnings + checks.about_dataset(dataset, goal), report)
+    dataset, clipped = checks.clip_actions(dataset)
+    family = environment.family(run.env_name)
+    odd = [
+        *origin.about(dataset, run.env_name),
+        *clipped,
+        *checks.about_segments(dataset, run.segment_length),
+        *checks.about_dataset(dataset, family.goal, family.terminates, family.max_reward),
+    ]
+    warn(f"data set {dataset.id}", odd, report)
     return dataset
 
 

@@ -15,6 +15,7 @@ from appo_jax.data import lire, plain_pickle
 from appo_jax.types import InputError
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "sac_replay"
+LABELS = REAL.parent / "pt_human_labels"
 FILE_NAME = "saved_replay_buffer_1000000_seed{}.pkl"
 
 
@@ -131,6 +132,30 @@ def test_what_else_may_be_in_a_pickle(folder: Path, protocol: int) -> None:
 
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_arrays_are_numpys_wherever_they_are(folder: Path, protocol: int) -> None:
+    def load(content: Any) -> Any:
+        return plain_pickle.load(write(folder / "others.pkl", content, protocol))
+
+    starts = np.arange(5, dtype=np.int32)
+    bare = load(starts)  # as the indices of labels are published
+    assert (type(bare), bare.dtype) == (np.ndarray, np.int32)
+    np.testing.assert_array_equal(bare, starts)
+    assert load([1, 0, -1]) == [1, 0, -1]
+    assert load(np.dtype("f4")) == np.dtype("f4")
+    nested = load({"a": [starts, (starts, {"b": starts})]})
+    for found in (nested["a"][0], nested["a"][1][0], nested["a"][1][1]["b"]):
+        np.testing.assert_array_equal(found, starts)
+    cycle: list[Any] = [starts]
+    cycle.append((cycle, {"again": cycle}))
+    found = load(cycle)
+    assert found[1][0] is found[1][1]["again"] is found
+    many: Any = [starts]
+    for _ in range(60):  # 2^60 places, of 60 lists
+        many = [many, many]
+    assert load(many)[0] is not None
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
 def test_a_damaged_state_of_an_array_does_not_reach_numpy(folder: Path, protocol: int) -> None:
     # NumPy's own `dtype.__setstate__` crashed the process on some of these.
     path = folder / FILE_NAME.format(0)
@@ -232,6 +257,56 @@ def test_a_broken_chain_of_observations(folder: Path) -> None:
     lire.load(folder, 2000)
 
 
+def episodes_of_250(dones: bool, joined: bool) -> dict[str, np.ndarray]:
+    """Four episodes; joined: each next observation is the next row's, as a shifted array gives."""
+    arrays = buffer(2)
+    late = np.arange(1000) % 500 >= 250
+    for name in ("observations", "next_observations"):
+        arrays[name] = arrays[name] + np.float32(30) * late[:, None]
+    if joined:
+        arrays["next_observations"][:-1] = arrays["observations"][1:]
+    arrays["dones"][249::250] = dones
+    return arrays
+
+
+@pytest.mark.parametrize("dones", [True, False])
+@pytest.mark.parametrize("joined", [True, False])
+def test_episodes_of_another_length(folder: Path, dones: bool, joined: bool) -> None:
+    write(folder / FILE_NAME.format(0), episodes_of_250(dones, joined))
+    message = "row 249: next_observations differ"
+    if joined:
+        message = "row 249: dones hold 1, expected" if dones else "row 499: next_observations are"
+    with pytest.raises(InputError, match=rf"seed0.pkl {message}"):
+        lire.load(folder, 2000)
+
+
+def test_ends_that_are_the_next_episodes_beginning(folder: Path) -> None:
+    arrays = buffer(3)
+    arrays["next_observations"][:-1] = arrays["observations"][1:]
+    write(folder / FILE_NAME.format(0), arrays)
+    for size in (2000, 1000):  # also where the row that follows isn't one of those asked for
+        with pytest.raises(InputError, match="row 499: next_observations are the observations of"):
+            lire.load(folder, size)
+    arrays = buffer(3)
+    arrays["next_observations"][999] = arrays["observations"][1000]
+    write(folder / FILE_NAME.format(0), arrays)
+    with pytest.raises(InputError, match="seed0.pkl row 999: .*expected an episode of 500 steps"):
+        lire.load(folder, 2000)
+    lire.load(folder, 1000)
+
+
+@pytest.mark.parametrize("value", [7.0, 0.5, -1.0, 1e-60])
+def test_dones_that_are_no_flags(folder: Path, value: float) -> None:
+    arrays = {name: array.astype(np.float64) for name, array in buffer(3).items()}
+    arrays["dones"][499] = value
+    write(folder / FILE_NAME.format(0), arrays)
+    with pytest.raises(InputError, match=rf"seed0.pkl: dones hold {value} in row 499, expected 0"):
+        lire.load(folder, 2000)
+    arrays["dones"][499], arrays["dones"][1200] = 1, value  # a row that isn't read
+    write(folder / FILE_NAME.format(0), arrays)
+    lire.load(folder, 2000)
+
+
 def change(name: str, value: Any) -> dict[str, Any]:
     return buffer(2) | {name: value}
 
@@ -316,3 +391,15 @@ def test_real_buffers() -> None:
     small = lire.load(folder, 3 * 500)
     np.testing.assert_array_equal(small.rewards[:501], dataset.rewards[:501])
     assert small.rewards[501] == dataset.rewards[200 * 501]  # the second agent's first step
+
+
+@pytest.mark.skipif(not LABELS.is_dir(), reason="no published labels in ../shared/data")
+def test_published_labels_are_plain_arrays_and_lists() -> None:
+    files = sorted(LABELS.glob("*/*"))
+    assert len(files) == 54
+    for path in files:
+        found = plain_pickle.load(path)
+        if path.name == "label_human":
+            assert set(found) <= {-1, 0, 1}
+        else:
+            assert (type(found), found.ndim, found.dtype.kind) == (np.ndarray, 1, "i")

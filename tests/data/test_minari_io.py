@@ -180,6 +180,11 @@ def write_foreign(
         ({"observations": np.full((5, 2), 1e300)}, r"observations hold 1e\+300 in row 0, column 0"),
         ({"terminations": np.full(4, 2)}, "episode 0: terminations hold 2 in row 0, expected 0"),
         ({"infos": {"success": np.zeros(2)}}, r"successes have shape \(2,\)"),
+        (
+            {"terminations": np.arange(4) == 1},
+            "episode 0: terminations hold 1 in row 1 of 4, expected an episode to end in its last",
+        ),
+        ({"truncations": np.arange(4) < 2}, "episode 0: truncations hold 1 in row 0 of 4, expecte"),
     ],
 )
 def test_sets_that_do_not_fit(
@@ -201,6 +206,31 @@ def test_unknown_id_names_the_folder_and_what_is_there(tmp_path: Path) -> None:
         minari_io.load("nothing-v0", tmp_path)
     assert not minari_io.exists("nothing-v0", tmp_path)
     assert not minari_io.exists("x" * 300, tmp_path)  # longer than a file's name may be
+
+
+def test_a_set_has_one_id(tmp_path: Path) -> None:
+    path = minari_io.save(make(), tmp_path)
+    for id in (f"./{ID}", f"{ID}/", f"metaworld/../{ID}", ID.replace("/", "//"), str(path), ""):
+        assert not minari_io.exists(id, tmp_path)
+        with pytest.raises(InputError, match=f"is not in {tmp_path}, which holds {ID}"):
+            minari_io.load(id, tmp_path)
+
+
+def test_a_message_lists_a_few_ids(tmp_path: Path) -> None:
+    for number in range(12):
+        (tmp_path / f"set{number:02}-v0" / "data").mkdir(parents=True)
+        (tmp_path / f"set{number:02}-v0" / "data" / "metadata.json").touch()
+    assert minari_io.what_is_there(tmp_path).endswith("set08-v0, set09-v0 and 2 more")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["success", "is_success"])
+def test_success_by_both_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    write_foreign(infos={name: np.array([1, 0, 0, 1, 0])})  # the first belongs to the reset
+    dataset = minari_io.load("theirs-v0")
+    assert dataset.successes is not None
+    np.testing.assert_array_equal(dataset.successes, [0, 0, 1, 0, 0])
 
 
 def test_an_existing_set_is_not_overwritten(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -108,7 +109,7 @@ def test_actions_beyond_the_bounds_are_told_and_clipped(
         ),
         ({"--dataset": "auto"}, r"--dataset=auto: for Pendulum-v1 expected the id .*Pendul"),
         ({"--dataset": "no/such-v0"}, r"--dataset=no/such-v0: for Pendulum-v1 expected the id"),
-        ({"--env": "Hopper-v5"}, f"--dataset={PENDULUM}: data of Pendulum-v1, expected data of Ho"),
+        ({"--dataset": f"./{PENDULUM}"}, rf"--dataset=./{PENDULUM}: for Pendulum-v1 expected the"),
     ],
 )
 def test_bad_flags(change: dict[str, str], message: str, data_dir: Path) -> None:
@@ -117,6 +118,36 @@ def test_bad_flags(change: dict[str, str], message: str, data_dir: Path) -> None
     )
     with pytest.raises(InputError, match=f"^{message}"):
         parse(*(f"{name}={value}" for name, value in (named | change).items()))
+
+
+def told_of(
+    capsys: pytest.CaptureFixture[str], env: str, id: str, folder: Path, *more: str
+) -> list[str]:
+    """The warnings about an environment's data set, without their beginning."""
+    runs, execution = parse(*flags(env, id, folder), *more)
+    datasets.obtain(runs[0], execution, print_told)
+    begin = f"warning: data set {id}: "
+    return [x.removeprefix(begin) for x in capsys.readouterr().out.splitlines() if begin in x]
+
+
+def test_data_of_another_environment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = gymnasium.spec("HalfCheetah-v5").to_json()
+    draw = np.random.default_rng(0)
+    episode = Episode(draw.normal(size=(31, 17)), np.zeros((30, 6)), np.arange(30), np.zeros(30))
+    cheetah = from_episodes([episode] * 2, "mine/cheetah-v0", {"minari": {"env_spec": spec}})
+    minari_io.save(cheetah, tmp_path)
+    given = ("Walker2d-v5", cheetah.id, tmp_path)  # 17 and 6 as well
+    with pytest.raises(
+        InputError,
+        match="^--dataset=mine/cheetah-v0: data of HalfCheetah-v5, expected data of Walker2d-v5; "
+        "--allow_other_environment trains on them nevertheless",
+    ):
+        told_of(capsys, *given)
+    (told,) = told_of(capsys, *given, "--allow_other_environment")
+    assert told.startswith("it is from HalfCheetah-v5 and used for Walker2d-v5: another environ")
+    assert told_of(capsys, "HalfCheetah-v5", *given[1:]) == []
+    (told,) = told_of(capsys, "HalfCheetah-v4", *given[1:])
+    assert told.startswith("it is from HalfCheetah-v5 and used for HalfCheetah-v4: another version")
 
 
 def test_the_error_of_each_segment_is_the_default(data_dir: Path) -> None:

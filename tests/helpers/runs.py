@@ -57,9 +57,11 @@ def write_buffers(data_dir: Path, seed: int = 0, task: str = f"{TASK}-v3") -> No
         steps = SIZE // AGENTS
         observations = generator.normal(size=(steps + 1, 39)).astype(np.float32)
         actions = generator.uniform(-1, 1, (steps, 4)).astype(np.float32)
+        next_observations = observations[1:].copy()
+        next_observations[HORIZON - 1 :: HORIZON] += 1  # the next episode begins with a reset
         buffer = {
             "observations": observations[:-1],
-            "next_observations": observations[1:],
+            "next_observations": next_observations,
             "actions": actions,
             "rewards": 5 + 5 * actions[:, 0],
             "dones": np.zeros(steps),

@@ -20,6 +20,7 @@ from appo_jax.data.dataset import Dataset, Episode, from_episodes
 from tests.mutants.core import JSON_VALUES, Draw, mutate_bytes, outcome, pick
 
 FIELDS = ("observations", "actions", "rewards", "terminations", "successes")
+ENDS = ("terminations", "truncations")  # flags that an episode's last row alone may have
 GOAL = slice(1, 3)
 
 
@@ -37,6 +38,7 @@ def valid_episodes(successes: bool = True) -> list[dict[str, Any]]:
                 "actions": generator.uniform(-1, 1, (steps, 2)),
                 "rewards": generator.normal(size=steps),
                 "terminations": np.arange(steps) == steps - 1,
+                "truncations": np.zeros(steps),
                 "successes": generator.random(steps) < 0.5,
             }
         )
@@ -150,9 +152,13 @@ def expected_arrays(episodes: Sequence[dict[str, Any]]) -> dict[str, list[Any]] 
                     return None
             if shape[0] != length or not steps:
                 return None
-            if name in FIELDS[3:] and not all(flag in (0, 1) for flag in found):
+            flags = name in (*ENDS, "successes")
+            if flags and not all(flag in (0, 1) for flag in found):
                 return None
-            rows[name] += found + padding
+            if name in ENDS and any(found[:-1]):
+                return None
+            if name in rows:
+                rows[name] += found + padding
         rows["lengths"].append(steps)
     return rows if episodes else None
 
@@ -177,18 +183,58 @@ def check_training(draw: Draw, dataset: Dataset) -> str:
     before, after = flat(dataset.actions), flat(clipped.actions)
     assert after == [min(max(action, -1), 1) for action in before]
     assert bool(warnings) == any(not -1 <= action <= 1 for action in before)
-    goals, rewards, row = set(), set(), 0
-    for steps in dataset.lengths.tolist():
+    told = checks.about_dataset(dataset, GOAL) + checks.about_segments(dataset, length)
+    assert [kind_of(one) for one in told] == expected_warnings(dataset, length)
+    return "refused" if refusal else "warned of" if warnings + told else "accepted"
+
+
+KINDS = ("goal is", "true reward is", "terminal", "far from 0 that float32 can't", "small that")
+KINDS = (*KINDS, "true rewards, ", "shorter than")
+
+
+def kind_of(warning: str) -> str:
+    return next(kind for kind in KINDS if kind in warning)
+
+
+def expected_warnings(dataset: Dataset, length: int) -> list[str]:
+    goals, ends, rewards, row = set(), [], [], 0
+    columns: list[list[float]] = [[] for _ in range(dataset.observation_dim)]
+    lengths = dataset.lengths.tolist()
+    for steps in lengths:
+        for values, stored in zip(columns, dataset.observations.T.tolist(), strict=True):
+            values += stored[row : row + steps]
+        rewards += dataset.rewards[row : row + steps].tolist()
         row += steps
         goals.add(tuple(dataset.observations[row, GOAL].tolist()))
-        rewards |= set(dataset.rewards[row - steps : row].tolist())
+        ends.append((steps, bool(dataset.terminations[row - 1])))
         row += 1
-    told = checks.about_dataset(dataset, GOAL)
-    assert [("goal" in one, "reward" in one) for one in told] == [
-        *[(True, False)] * (len(goals) == 1),
-        *[(False, True)] * (len(rewards) == 1),
-    ]
-    return "refused" if refusal else "warned of" if warnings + told else "accepted"
+    at_limit = [end for steps, end in ends if steps == max(lengths)]
+    found = (
+        len(goals) == 1,
+        len(set(rewards)) == 1,
+        len(at_limit) > 1 and all(at_limit),
+        any(is_coarse(values) for values in columns),
+        any(is_small(values) for values in columns),
+        is_coarse(rewards),
+        min(lengths) < length,
+    )
+    return [kind for kind, told in zip(KINDS, found, strict=True) if told]
+
+
+def spread(values: Sequence[float]) -> float:
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+
+
+def is_coarse(values: Sequence[float]) -> bool:
+    apart = 2.0 ** (max(math.frexp(max(map(abs, values)))[1] - 1, -126) - 23)  # float32's numbers
+    return spread(values) < 100 * apart and max(spread(values), apart) >= 0.01
+
+
+def is_small(values: Sequence[float]) -> bool:
+    std = spread(values)
+    varies = len(set(values)) > 1
+    return varies and std / (std + 1e-3) < 0.1 and std > 0.01 * max(map(abs, values))
 
 
 def episodes_mutant(draw: Draw, *_: Path) -> str:
@@ -227,9 +273,11 @@ def buffer(agent: int, episodes: int) -> dict[str, Any]:
     generator = np.random.default_rng(agent)
     steps = HORIZON * episodes
     observations = generator.normal(size=(steps + 1, 3)).astype(np.float32)
+    after = observations[1:].copy()
+    after[HORIZON - 1 :: HORIZON] += 1  # a reset follows
     return {
         "observations": observations[:-1],
-        "next_observations": observations[1:].copy(),
+        "next_observations": after,
         "actions": generator.uniform(-1, 1, (steps, 2)).astype(np.float32),
         "rewards": generator.normal(size=(steps, 1)),
         "dones": np.zeros((steps, 1)),
@@ -260,6 +308,15 @@ def expected_lire(buffers: Sequence[Any], size: int) -> dict[str, list[Any]] | N
         now, after = (used[name].astype(np.float32).tolist() for name in names[:2])
         if any(after[t] != now[t + 1] for t in range(steps - 1) if (t + 1) % HORIZON):
             return None
+        behind = arrays["observations"][: steps + 1].astype(np.float32).tolist()
+        ends = range(HORIZON - 1, steps, HORIZON)
+        if any(after[t] == behind[t + 1] for t in ends if t + 1 < len(behind)):
+            return None
+        dones = flat(used["dones"])
+        if any(flag not in (0, 1) for flag in dones):
+            return None
+        if any(flag for t, flag in enumerate(dones) if (t + 1) % HORIZON):
+            return None
         for start in range(0, steps, HORIZON):
             end = start + HORIZON
             episodes.append(
@@ -282,7 +339,8 @@ def lire_mutant(draw: Draw, folder: Path, _: Path) -> str:
         arrays = buffers[agent]
         if not isinstance(arrays, dict):
             continue
-        match pick(draw, ("array", "array", "array", "delete", "extra", "chain", "other")):
+        kinds = ("array", "array", "array", "delete", "extra", "chain", "join", "dones", "other")
+        match pick(draw, kinds):
             case "array":
                 name = pick(draw, sorted(arrays))
                 if isinstance(arrays[name], np.ndarray):
@@ -296,6 +354,15 @@ def lire_mutant(draw: Draw, folder: Path, _: Path) -> str:
                 if after.size and after.dtype.kind == "f":
                     after[pick(draw, (0, 3, 4, 5, 9)) % len(after)] += 1
                 arrays["next_observations"] = after
+            case "join":
+                named = [arrays.get(name) for name in ("observations", "next_observations")]
+                if all(isinstance(one, np.ndarray) and one.shape == (10, 3) for one in named):
+                    now, after = named
+                    arrays["next_observations"] = np.vstack([now[1:], after[-1:]])
+            case "dones" if isinstance(arrays.get("dones"), np.ndarray):
+                dones = np.zeros(len(arrays["dones"]) if arrays["dones"].ndim else 1)
+                dones[pick(draw, (0, 3, 4, 5, 9)) % max(len(dones), 1) :: 5] = pick(draw, (1, 7))
+                arrays["dones"] = dones
             case "other":
                 buffers[agent] = pick(draw, (None, [1], "text", 3))
     for agent, arrays in enumerate(buffers):
@@ -341,8 +408,8 @@ def stored_episodes(path: Path, count: int) -> list[dict[str, Any]] | None:
             group = file[f"episode_{index}"]
             if any(name not in group for name in (*FIELDS[:4], "truncations")):
                 return None
-            episode = {name: group[name][()] for name in FIELDS[:4]}
-            if any(episode[name].ndim == 0 for name in episode) or not group["truncations"].shape:
+            episode = {name: group[name][()] for name in (*FIELDS[:4], "truncations")}
+            if any(episode[name].ndim == 0 for name in episode):
                 return None
             for name in FIELDS[:2]:
                 rows = episode[name]

@@ -37,7 +37,10 @@ def parsed(line: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def expected_labels(content: bytes, lengths: Sequence[int]) -> list[list[Any]] | None:
+def expected_labels(
+    content: bytes, lengths: Sequence[int], drop: bool
+) -> tuple[list[list[Any]], int] | None:
+    """The pairs that are read and how many are left out, or None where the file is refused."""
     try:
         text = content.decode().replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError:
@@ -50,7 +53,7 @@ def expected_labels(content: bytes, lengths: Sequence[int]) -> list[list[Any]] |
         return None
     if head.get("version") != 1:
         return None
-    pairs = []
+    pairs, left_out = [], 0
     for line in filter(str.strip, lines):
         pair = parsed(line)
         if pair is None:
@@ -65,9 +68,12 @@ def expected_labels(content: bytes, lengths: Sequence[int]) -> list[list[Any]] |
             if not (0 <= episode < len(lengths) and 0 <= start <= lengths[episode] - LABEL_LENGTH):
                 return None
         if places[:2] == places[2:]:
-            return None
-        pairs.append([*places, label])
-    return pairs or None
+            if not drop:
+                return None
+            left_out += 1
+        else:
+            pairs.append([*places, label])
+    return (pairs, left_out) if pairs else None
 
 
 def expected_label_warnings(pairs: Sequence[Sequence[Any]]) -> set[str]:
@@ -84,21 +90,25 @@ def expected_label_warnings(pairs: Sequence[Sequence[Any]]) -> set[str]:
         kinds.add("ties")
     elif len({label > 0.5 for label in labels}) == 1:
         kinds.add("second" if labels[0] > 0.5 else "first")
+    if labels and len(labels) * 4 <= len(pairs):
+        kinds.add("leaves")
     return kinds
 
 
 def kind_of(warning: str) -> str:
     if "aren't ties" in warning:
         return "second" if "second" in warning else "first"
-    return next(kind for kind in ("repeat", "contradict", "ties") if kind in warning)
+    kinds = ("repeat", "contradict", "left out", "leaves", "ties")
+    return next(kind for kind in kinds if kind in warning)
 
 
 def labels_mutant(draw: Draw, folder: Path, _: Path) -> str:
     dataset = valid_set()
     lines: list[Any] = label_lines()
+    kinds = ("field", "field", "field", "delete", "copy", "swap", "itself", "drop", "insert")
     for _ in range(draw(st.integers(0, 3))):
         place = draw(st.integers(0, len(lines))) if lines else 0
-        match pick(draw, ("field", "field", "field", "delete", "copy", "swap", "drop", "insert")):
+        match pick(draw, kinds):
             case "field" if place < len(lines) and isinstance(lines[place], dict):
                 line = lines[place] = dict(lines[place])
                 line[pick(draw, sorted(line))] = pick(draw, PAIR_VALUES)
@@ -114,6 +124,10 @@ def labels_mutant(draw: Draw, folder: Path, _: Path) -> str:
                 if draw(st.booleans()) and isinstance(copied.get("label"), float):
                     copied["label"] = 1 - copied["label"]
                 lines.append(copied)
+            case "itself" if 0 < place < len(lines) and isinstance(lines[place], dict):
+                line = dict(lines[place])
+                line |= {"episode_1": line.get("episode_0"), "start_1": line.get("start_0")}
+                lines.insert(place, line)
             case "drop":
                 del lines[place:]
             case "insert":
@@ -127,18 +141,25 @@ def labels_mutant(draw: Draw, folder: Path, _: Path) -> str:
         content = mutate_bytes(draw, content)
     path = folder / "labels.jsonl"
     path.write_bytes(content)
-    expected = expected_labels(content, dataset.lengths.tolist())
-    found, refusal = outcome(lambda: preferences.load(path, dataset, LABEL_LENGTH), str(path))
-    assert (refusal is None) == (expected is not None), refusal
-    if expected is None:
+    on_bad_label = pick(draw, ("refuse", "drop"))
+    read = expected_labels(content, dataset.lengths.tolist(), on_bad_label == "drop")
+    found, refusal = outcome(
+        lambda: preferences.load(path, dataset, LABEL_LENGTH, on_bad_label), str(path)
+    )
+    assert (refusal is None) == (read is not None), refusal
+    if read is None:
         return "refused"
+    expected, left_out = read
+    assert found.num_left_out == left_out
+    assert preferences.count_labels(path, on_bad_label) == len(expected)
     assert np.hstack([found.episodes, found.starts])[:, [0, 2, 1, 3]].tolist() == [
         pair[:4] for pair in expected
     ]
     np.testing.assert_array_equal(found.labels, np.float32([pair[4] for pair in expected]))
     warnings = checks.about_labels(found)
     # The model finds a contradiction with the first of the same pair, as the rules do.
-    assert {kind_of(one) for one in warnings} == expected_label_warnings(expected)
+    told = expected_label_warnings(expected) | ({"left out"} if left_out else set())
+    assert {kind_of(one) for one in warnings} == told
     copy = folder / "copy.jsonl"
     preferences.save(found, copy)
     again = preferences.load(copy, dataset, LABEL_LENGTH)

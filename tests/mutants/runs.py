@@ -203,15 +203,19 @@ def results_mutant(draw: Draw, folder: Path, shared: Path) -> str:
     run = config["runs"][0]
     name = pick(draw, sorted(run))
     value = pick(draw, JSON_VALUES)
+    types = {"algorithm": str, "env_name": str, "seed": int, "num_updates": int}
     if draw(st.booleans()):
         del run[name]
+        acceptable = name not in (*types, "dataset")
     else:
-        run[name] = value
+        run[name] = value  # no one is a data set's
+        acceptable = name != "dataset" and isinstance(value, types.get(name, object))
     files.write_json(folder / "config.json", config)
     metrics = files.MetricsFile(folder / "metrics.csv")
     metrics.keep(lambda row: True)
     metrics.append(20, "eval", {0: {"eval/success_rate": 5.0, "eval/return": 1.5, "eval/done": 1}})
     found, refusal = outcome(lambda: results.read(folder), str(folder))
+    assert (refusal is None) == acceptable, refusal
     if refusal:
         return "refused"
     results.table(found)  # what the end of a run does with it

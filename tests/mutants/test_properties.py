@@ -1,8 +1,9 @@
 """Mutants of valid input: each is accepted as a simple model says, or refused in one sentence.
 
-The models (in data.py, labels.py and runs.py) state the rules of docs/input.md again, in plain
-Python, for the input as it is after the mutation. CI runs a few hundred mutants, always the same;
-`pytest -m slow -s -n 0 tests/mutants/test_properties.py` runs thousands and prints how they ended.
+The models (in data.py, labels.py, stored.py and runs.py) state the rules of docs/input.md again, in
+plain Python, for the input as it is after the mutation. CI runs a few hundred mutants, always the
+same; `pytest -m slow -s -n 0 tests/mutants/test_properties.py` runs thousands and prints how they
+ended.
 """
 
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.mutants.core import run
 from tests.mutants.data import episodes_mutant, lire_mutant, minari_mutant
 from tests.mutants.labels import labels_mutant
 from tests.mutants.runs import config_mutant, flags_mutant, metrics_mutant, results_mutant
+from tests.mutants.stored import checkpoint_mutant, environment_mutant, pickle_mutant
 
 MUTANTS = {
     episodes_mutant: 100,
@@ -23,6 +25,9 @@ MUTANTS = {
     config_mutant: 60,
     metrics_mutant: 60,
     results_mutant: 60,
+    pickle_mutant: 100,
+    environment_mutant: 100,
+    checkpoint_mutant: 30,
 }
 ENDS = {"accepted", "warned of", "refused"}
 

@@ -28,11 +28,10 @@ def resolve(
         found = source.find(request)
         if found is not None:
             return found
-    ids = ", ".join(minari_io.local_ids(data_dir)) or "none"
     recipes = "auto, medium-replay, medium-expert or the id"
     if environment.family(env_name).horizon is None:  # nothing is collected on the spot
         recipes = "the id"
     raise InputError(
         f"--dataset={requested}: for {env_name} expected {recipes} of a Minari data set in "
-        f"{data_dir} (there: {ids})"
+        f"{data_dir}, which holds {minari_io.what_is_there(data_dir)}"
     )

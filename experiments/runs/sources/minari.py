@@ -36,12 +36,6 @@ def _named(request: Request) -> DatasetSpec | None:
     requested = request.requested
     if not minari_io.exists(requested, request.data_dir):
         return None
-    folder, expected = requested.split("/")[1:-1], environment.folder_name(request.env_name)
-    ours = requested.startswith(tuple(f"{family.owner}/" for family in environment.FAMILIES))
-    if ours and folder != [expected]:
-        raise InputError(
-            f"--dataset={requested}: data of {'/'.join(folder)}, expected data of {expected}"
-        )
     if request.size is not None:
         raise InputError(
             f"--dataset_size={request.size}: a Minari data set named by its id is taken whole, "
