@@ -6,6 +6,8 @@ classes below. NumPy's own are not used, since damaged bytes in their place cras
 
 import math
 import pickle
+import struct
+import types
 from _codecs import encode
 from pathlib import Path
 from typing import Any
@@ -93,11 +95,23 @@ for _core in ("numpy.core", "numpy._core"):  # of NumPy 1 and 2
     }
 
 
-class _Unpickler(pickle.Unpickler):
+_InPython: Any = pickle._Unpickler
+
+
+class _Unpickler(_InPython):
+    """Python's own: C's fills the memory where damaged bytes give a large place in its memo."""
+
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _NAMES:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}")
         return _NAMES[module, name]
+
+    def load_bytearray8(self) -> None:
+        # The original makes one of the size that the file names, and looks for its bytes then.
+        (size,) = struct.unpack("<Q", self.read(8))
+        self.append(bytearray(self.read(size)))
+
+    dispatch = _InPython.dispatch | {pickle.BYTEARRAY8[0]: load_bytearray8}
 
 
 def load(path: Path) -> Any:
@@ -108,7 +122,11 @@ def load(path: Path) -> Any:
     """
     try:
         with path.open("rb") as file:
-            return _with_arrays(_Unpickler(file).load(), {})
+            size = path.stat().st_size  # asked for more, a file makes room for it first
+            bounded = types.SimpleNamespace(
+                read=lambda count: file.read(min(count, size)), readline=file.readline
+            )
+            return _with_arrays(_Unpickler(bounded).load(), {})
     except Exception as error:  # a damaged pickle makes `load` raise anything
         raise InputError(
             f"{path}: not a pickle of plain NumPy arrays: {type(error).__name__} {error}"

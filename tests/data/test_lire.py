@@ -4,6 +4,7 @@ import io
 import os
 import pickle
 import re
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -242,6 +243,27 @@ def test_files_that_are_no_pickle(folder: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(InputError, match="seed0.pkl: not a pickle of plain NumPy arrays"):
         lire.load(folder, 2000)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x80\x04Nr\xff\xff\xff\x0f.",  # a place in the memo that 2**28 - 1 others come before
+        b"\x80\x05\x96\0\0\0\x40\0\0\0\0ab.",  # 2**30 bytes, of which there are three
+        b"\x80\x05\x8e\0\0\0\x40\0\0\0\0ab.",
+        b"\x80\x05\x95\0\0\0\x40\0\0\0\0N.",  # in a frame
+    ],
+)
+def test_a_number_in_a_pickle_does_not_fill_the_memory(folder: Path, content: bytes) -> None:
+    path = folder / FILE_NAME.format(0)
+    path.write_bytes(content)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match=r"seed0.pkl: (holds NoneType|not a pickle of plain)"):
+            lire.load(folder, 2000)
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_broken_chain_of_observations(folder: Path) -> None:
