@@ -278,7 +278,7 @@ def score(
 ) -> jax.Array:
     """What one reward learner makes of the segments of labelled pairs, `[pairs, 2]`.
 
-    Raises InputError for segments of another length than the store's.
+    Raises InputError for longer segments than the store's.
     """
     segments = sampling.gather_segment_pairs(store, view, pairs.rows, pairs.length)
     return learner.score(config, state, segments)

@@ -217,6 +217,7 @@ def another(field: Field, value: Any) -> Any:
 def live_program(name: str, learner: Any, config: Any) -> str:
     """All that a learner computes, without what no result depends on."""
     store, data = make_store(), make_data(name, 0)
+    store = store.replace(segment_length=LENGTH + 1)  # nothing is run, and a config may have more
 
     def run(key: jax.Array) -> Any:
         state = init(name, config, key)

@@ -46,13 +46,13 @@ def gather_transitions(store: Store, view: View, rows: jax.Array) -> Transitions
 def gather_segment_pairs(store: Store, view: View, rows: jax.Array, length: int) -> SegmentPairs:
     """The pairs of segments that start at `rows` `[pairs, 2]`.
 
-    Raises InputError for another length than the store's: its rows start segments of that one, and
-    longer ones would run into the next episode.
+    Raises InputError for a greater length than the store's: its rows start segments of that one,
+    and longer ones would run into the next episode.
     """
-    if length != store.segment_length:
+    if length > store.segment_length:
         raise InputError(
             f"segments of {length} steps asked of a store whose segments have "
-            f"{store.segment_length}, expected the segment_length that to_device got"
+            f"{store.segment_length}, expected no more: the segment_length that to_device got"
         )
     with_next = rows[..., None] + jnp.arange(length + 1)
     steps = with_next[..., :-1]
