@@ -136,10 +136,8 @@ def test_a_collected_set_is_found_again(tmp_path: Path, numbered: Any) -> None:
     assert "medium-expert data of an earlier collection are there" in spec.reason
     named = resolve(tmp_path, EXPERT)
     assert (named.source, named.id, named.size) == ("minari", EXPERT, None)
-    with pytest.raises(
-        InputError, match=rf"--dataset={EXPERT}: data of {TASK}-v3, expected data of"
-    ):
-        resolve(tmp_path, EXPERT, task="sweep-v3")
+    with pytest.raises(InputError, match=rf"--dataset=./{EXPERT}: .* which holds {EXPERT}"):
+        resolve(tmp_path, f"./{EXPERT}")
     with pytest.raises(InputError, match=r"--dataset_size=500: .* taken whole, expected"):
         resolve(tmp_path, EXPERT, 500)
     replay = EXPERT.replace("expert", "replay").replace("1000", "300000")
@@ -150,7 +148,7 @@ def test_a_collected_set_is_found_again(tmp_path: Path, numbered: Any) -> None:
 def test_unknown_set(tmp_path: Path, numbered: Any) -> None:
     minari_io.save(numbered(id="mine/tiny-v0"), tmp_path)
     with pytest.raises(
-        InputError, match=r"--dataset=nothing: for .* expected auto, .*there: mine/tiny"
+        InputError, match=r"--dataset=nothing: for .* expected auto, .*which holds mine/tiny"
     ):
         resolve(tmp_path, "nothing")
     with pytest.raises(InputError, match=r"--dataset=medium-replay: .* holds no folder"):

@@ -1,5 +1,6 @@
 """The data and labels of runs, and what is told of what is odd in them."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from appo_jax.types import InputError
 from experiments.runs import datasets, labels
 from experiments.runs.events import silent
 from experiments.runs.folder import RunFolder
-from tests.helpers.runs import TINY, parse, print_told
+from tests.helpers.runs import TASK, TINY, parse, print_told
 
 
 def test_labels_from_a_file(data_dir: Path, tmp_path: Path) -> None:
@@ -75,6 +76,13 @@ def test_a_set_of_another_environment(numbered: Any, tmp_path: Path) -> None:
     flags += [f"--data_dir={tmp_path}", "--dataset=tiny/numbered-v0"]
     runs, execution = parse(*flags)
     with pytest.raises(InputError, match=r"--dataset=tiny/numbered-v0: 2 numbers in an observ"):
+        datasets.obtain(runs[0], execution, silent)
+    of_sweep = {"environment_id": "sweep-v3"}
+    minari_io.save(dataclasses.replace(numbered(id="tiny/sweep-v0"), metadata=of_sweep), tmp_path)
+    runs, execution = parse(*flags[:-1], "--dataset=tiny/sweep-v0")
+    with pytest.raises(
+        InputError, match=rf"--dataset=tiny/sweep-v0: data of sweep-v3, expected data of {TASK}-v3"
+    ):
         datasets.obtain(runs[0], execution, silent)
     flags[0] = "--env=Hopper-v5"
     runs, execution = parse(*flags)
