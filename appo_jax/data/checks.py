@@ -123,25 +123,23 @@ def _about_columns(dataset: Dataset) -> list[str]:
     """Numbers that lose what they say on the way to a network."""
     rows = dataset.transition_rows()
     means, stds = dataset.moments
-    columns = [column[rows] for column in dataset.observations.T]
-    largest = np.array([np.abs(column).max() for column in columns])
-    varies = np.array([np.any(column != column[0]) for column in columns])
+    largest = np.array([np.abs(column[rows]).max() for column in dataset.observations.T])
     coarse = _is_coarse(stds, largest)
     warnings = []
     if coarse.any():
         first = int(coarse.argmax())
         warnings.append(
-            f"{coarse.sum():,} of {len(columns):,} observation columns lie so far from 0 that "
+            f"{coarse.sum():,} of {len(stds):,} observation columns lie so far from 0 that "
             f"float32 can't tell their values apart; the first is column {first}, {means[first]:g} "
             f"+- {stds[first]:.3g}, where float32's numbers are "
             f"{np.spacing(largest[first]):.3g} apart"
         )
     after = stds / (stds + STD_FLOOR)
-    small = varies & (after < 0.1) & (stds > 0.01 * largest)
+    small = (after < 0.1) & (stds > 0.01 * largest)  # and not near to constant as it is
     if small.any():
         first = int(small.argmax())
         warnings.append(
-            f"{small.sum():,} of {len(columns):,} observation columns are so small that "
+            f"{small.sum():,} of {len(stds):,} observation columns are so small that "
             f"normalising, which adds {STD_FLOOR:g} to each standard deviation, leaves them next "
             f"to constant; the first is column {first}, of standard deviation {stds[first]:.3g} "
             f"before and {after[first]:.3g} after"

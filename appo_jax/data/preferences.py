@@ -210,18 +210,20 @@ def from_arrays(
         expected = (count,) if name == "labels" else (count, 2)
         if array.shape != expected:
             raise InputError(f"{name} of labels have shape {array.shape}, expected {expected}")
+    rows = zip(*(columns[name].tolist() for name in arrays), strict=True)
     pairs = [
         (
             f"labelled pair {index}",
             {
-                **{"episode_0": episode[0], "start_0": start[0]},
-                **{"episode_1": episode[1], "start_1": start[1]},
-                **{"length": segment_length, "label": label},
+                "episode_0": first,
+                "start_0": first_start,
+                "episode_1": second,
+                "start_1": second_start,
+                "length": segment_length,
+                "label": label,
             },
         )
-        for index, (episode, start, label) in enumerate(
-            zip(*(columns[name].tolist() for name in arrays), strict=True)
-        )
+        for index, ((first, second), (first_start, second_start), label) in enumerate(rows)
     ]
     return _checked("labels", pairs, dataset, segment_length, on_bad_label)
 
