@@ -99,7 +99,8 @@ class RunFolder:
         differs = f"{len(found)} runs, not {len(expected)}" if len(found) != len(expected) else None
         for one, other, run in zip(found, expected, runs, strict=False):
             differs = differs or difference(one, other)
-            begun = one.get("policy", {}).get("num_updates") if isinstance(one, dict) else None
+            policy = one.get("policy") if isinstance(one, dict) else None
+            begun = policy.get("num_updates") if isinstance(policy, dict) else None
             if run.horizon() is not None and isinstance(begun, int) and begun != run.horizon():
                 raise InputError(
                     f"--num_updates={run.num_updates}: {self.path} holds a run of {begun}, over "

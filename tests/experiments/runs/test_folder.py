@@ -16,6 +16,7 @@ from tests.helpers.runs import TINY, parse
     [
         *({"runs": runs} for runs in (None, {}, [1])),
         *({"identities": identities} for identities in (None, {}, [], [1], [None], [{}])),
+        *({"identities": [{"policy": policy}]} for policy in (None, [], "text")),
         *({"dataset_contents": contents} for contents in (None, [], 1)),
         None,
     ],
