@@ -11,6 +11,7 @@ import numpy as np
 
 from appo_jax import checkpoint, registry
 from appo_jax.data.dataset import ActionScale, Normaliser
+from appo_jax.keys import key
 from appo_jax.trainable import snapshot
 from appo_jax.types import InputError
 
@@ -67,15 +68,27 @@ def load_policy(path: str | Path, run: int = 0) -> Policy:
 
     Its actions are in the environment's units. path: a run's folder or a folder of its policy
     checkpoints (the last one is taken), or one checkpoint in it (`checkpoints/policy/5000`).
-    run: its number in a grid. Raises InputError for a folder that holds none, for a run that isn't
-    there, and for a checkpoint that is damaged or of another format.
+    run: its number in a grid. Where a training beside it deletes the checkpoint meanwhile, the one
+    that is the last then is taken. Raises InputError for a folder that holds none, for a run that
+    isn't there, and for a checkpoint that is damaged or of another format, OSError for files that
+    can't be opened.
     """
     return load(Path(path), run).policy.on_device()
 
 
 def load(path: Path, run: int = 0) -> Saved:
     """As `load_policy`, with what else is known."""
-    folder, update, metadata = find(path, run)
+    while True:
+        found = _latest(path)
+        try:
+            return _load(path, found, run)
+        except (InputError, OSError):
+            if _latest(path) == found:
+                raise
+
+
+def _load(path: Path, found: list[tuple[Path, int]], run: int) -> Saved:
+    folder, update, metadata = _that_holds(path, found, run)
     row = run - metadata["first_run"]
     config = metadata["runs"][row]
     learner = registry.algorithm(config["algorithm"]).policy_learner
@@ -115,9 +128,9 @@ def template(algorithm: str, config: Any, dims: tuple[int, int], rows: int) -> d
     learner = registry.algorithm(algorithm).policy_learner
 
     def of_zeros() -> dict[str, Any]:
-        state = learner.init(config, jax.random.key(0), *dims)
-        columns: Any = jnp.zeros(dims[0])
-        bounds: Any = jnp.zeros(dims[1])
+        state = learner.init(config, key(0), *dims)
+        columns: Any = jnp.zeros(dims[0], jnp.float32)
+        bounds: Any = jnp.zeros(dims[1], jnp.float32)
         return arrays(
             jax.tree.map(lambda leaf: jnp.stack([leaf] * rows), state),
             [Normaliser(columns, columns)] * rows,
@@ -127,15 +140,24 @@ def template(algorithm: str, config: Any, dims: tuple[int, int], rows: int) -> d
     return jax.eval_shape(of_zeros)
 
 
-def find(path: Path, run: int) -> tuple[Path, int, dict[str, Any]]:
-    """Folder, update and metadata of the checkpoint that `path` of `load_policy` stands for."""
+def _latest(path: Path) -> list[tuple[Path, int]]:
+    """Folder and update of each checkpoint that `path` of `load_policy` stands for."""
     if path.name.isdecimal() and (path / "metadata").is_dir():
-        found = [(path.parent, int(path.name))]
-    else:
-        # A grid that was too large for one group of runs has a folder for each.
-        inside = [*path.glob("checkpoints/policy*"), *path.glob("policy*"), path]
-        folders = [f for f in inside if _holds_checkpoints(f) and not f.name.endswith("-damaged")]
-        found = [(folder, checkpoint.updates(folder)[-1]) for folder in folders]
+        return [(path.parent, int(path.name))]
+    # A grid that was too large for one group of runs has a folder for each.
+    inside = [*path.glob("checkpoints/policy*"), *path.glob("policy*"), path]
+    saved = {f: checkpoint.updates(f) for f in inside if not f.name.endswith("-damaged")}
+    return [
+        (folder, updates[-1])
+        for folder, updates in saved.items()
+        if any((folder / str(update) / "metadata").is_dir() for update in updates)
+    ]
+
+
+def _that_holds(
+    path: Path, found: list[tuple[Path, int]], run: int
+) -> tuple[Path, int, dict[str, Any]]:
+    """The one of them that holds the run, with its metadata."""
     if not found:
         raise InputError(
             f"{path}: no policy checkpoint, expected a run's folder or a checkpoint in it"
@@ -143,14 +165,13 @@ def find(path: Path, run: int) -> tuple[Path, int, dict[str, Any]]:
     runs: list[int] = []
     for folder, update in found:
         metadata = checkpoint.read_metadata(folder, update)
+        if "first_run" not in metadata:
+            raise InputError(
+                f"{folder}/{update}: a checkpoint of something else, expected one of a policy, in "
+                "the folder checkpoints/policy of a run"
+            )
         own = range(metadata["first_run"], metadata["first_run"] + len(metadata["runs"]))
         if run in own:
             return folder, update, metadata
         runs += own
     raise InputError(f"{path}: run {run}, expected {min(runs)} to {max(runs)}")
-
-
-def _holds_checkpoints(folder: Path) -> bool:
-    return folder.is_dir() and any(
-        path.name.isdecimal() and (path / "metadata").is_dir() for path in folder.iterdir()
-    )

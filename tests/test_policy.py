@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -218,3 +219,45 @@ def test_a_checkpoint_of_another_format(tmp_path: Path, monkeypatch: pytest.Monk
         expected = f"format version {version} of {whose} appo-jax, expected 2; use the release"
         with pytest.raises(InputError, match=expected):
             appo_jax.load_policy(folder)
+
+
+def test_a_checkpoint_that_a_training_deletes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "checkpoints" / "policy"
+    save(folder, 10)
+    restore = checkpoint.restore
+
+    def meanwhile(*arguments: Any) -> Any:
+        if checkpoint.updates(folder) == [10]:
+            save(folder, 20)
+            checkpoint.delete(folder, 10)
+        return restore(*arguments)
+
+    monkeypatch.setattr(checkpoint, "restore", meanwhile)
+    assert policy.load(tmp_path).update == 20
+    with pytest.raises(InputError, match="no policy checkpoint"):
+        policy.load(folder / "10")
+
+
+def test_a_checkpoint_of_something_else(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints" / "reward-40"
+    checkpoint.save(folder, 5, {"states": jnp.zeros(3)}, {"rows": 1})
+    for path in (folder, folder / "5"):
+        with pytest.raises(InputError, match="reward-40/5: a checkpoint of something else, expec"):
+            appo_jax.load_policy(path)
+
+
+def test_jaxs_settings_change_no_policy(tmp_path: Path) -> None:
+    """Where a process computes in float64, or draws other numbers."""
+    (expected,) = save(tmp_path / "policy", 10, num_runs=1)
+    different = {"jax_enable_x64": True, "jax_default_prng_impl": "rbg"}
+    before = {name: jax.config.values[name] for name in different}
+    try:
+        for name, value in different.items():
+            jax.config.update(name, value)
+        found = appo_jax.load_policy(tmp_path)(np.ones(5))
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+    np.testing.assert_array_equal(found, expected(np.ones(5)))

@@ -29,6 +29,7 @@ from appo_jax.collect.stepping import Steppers
 from appo_jax.data.dataset import Dataset, Episode, from_episodes
 from appo_jax.data.replay import Replay
 from appo_jax.envs import environment, meta_world
+from appo_jax.keys import key
 from appo_jax.types import InputError, Metrics, Transitions
 
 RECIPE = "medium-replay"
@@ -92,9 +93,11 @@ class Collection:
     def __init__(self, recipe: Recipe, steppers: Steppers, folder: Path):
         """Go on from the latest checkpoint in `folder`, or begin.
 
-        Raises InputError when the folder holds a collection of another recipe or damaged steps,
-        checkpoint.Damaged for a damaged checkpoint.
+        Raises InputError for a folder that holds a collection of another recipe, and where JAX is
+        set otherwise (`training.check_jax`), checkpoint.Damaged for a checkpoint, or steps before
+        it, that are damaged.
         """
+        training.check_jax()
         self.recipe = recipe
         self._steppers, self._folder = steppers, folder
         dims = (steppers.observation_dim, steppers.action_dim)
@@ -348,7 +351,7 @@ def _generator(agent_seed: int, draw: _Draw, number: int) -> np.random.Generator
 
 
 def _key(agent_seed: int, draw: _Draw) -> jax.Array:
-    return jax.random.fold_in(jax.random.key(agent_seed), draw)
+    return jax.random.fold_in(key(agent_seed), draw)
 
 
 @functools.partial(jax.jit, static_argnames=("config", "batch_runs"))
