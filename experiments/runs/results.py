@@ -1,6 +1,7 @@
 """Results as typed rows: of a run under way, or of any number of run folders."""
 
 import dataclasses
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -182,11 +183,23 @@ def score_name(metrics: files.MetricsFile, runs: Iterable[int]) -> str:
 
 def write_summary(path: Path, results: Sequence[RunResult]) -> None:
     """Write summary.json: a list `runs` of all fields of the results, and their `score`."""
+    files.write_json(path, _summary(results))
+
+
+def is_summary(path: Path, results: Sequence[RunResult]) -> bool:
+    """Whether a file is what `write_summary` would write."""
+    try:
+        return files.read_json(path) == json.loads(json.dumps(_summary(results)))
+    except InputError:
+        return False
+
+
+def _summary(results: Sequence[RunResult]) -> dict[str, Any]:
     entries = [
         {**dataclasses.asdict(result), "settings": dict(result.settings), "score": result.score}
         for result in results
     ]
-    files.write_json(path, {"runs": entries})
+    return {"runs": entries}
 
 
 def by_setting(results: Sequence[RunResult]) -> tuple[list[str], list[list[RunResult]]]:

@@ -45,11 +45,15 @@ def run(
     and swept numbers. Raises InputError for a folder that holds other runs, Stopped after a signal,
     Diverged when no run is left whose numbers are finite.
     """
+    training.check_jax()
+    checkpoint.check_place(execution.workdir)
     with files.locked(execution.workdir):
         folder = RunFolder(runs, execution)
         _refuse_fewer_updates(runs, folder)
         done = results.of_folder(folder.path, folder.config, folder.metrics)
         if _is_finished(done, folder):
+            if not results.is_summary(folder.path / "summary.json", done):
+                _write_results(runs, folder)
             report(Told(f"this run is finished; its results lie in {folder.path}"))
             return done
         started = time.monotonic()

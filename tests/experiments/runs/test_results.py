@@ -63,3 +63,15 @@ def test_folders_in_every_state(finished: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no config.json, expected a run's folder"):
         results.read(tmp_path)
     assert "(1 diverged)" in results.table([one for one in found if "stopped" in one.folder])
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"runs": []}'])
+def test_a_summary_that_is_not_the_runs_is_written_again(
+    finished: Path, data_dir: Path, content: str
+) -> None:
+    summary = finished / "summary.json"
+    whole = summary.read_text()
+    summary.write_text(content)
+    flags = (*TINY, f"--data_dir={data_dir}", f"--workdir={finished}", "--lam=0.03,0.1")
+    runner.run(*parse(*flags, "--num_updates=40"))
+    assert summary.read_text() == whole

@@ -14,6 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -299,6 +300,29 @@ def test_changed_data(
     write_buffers(tmp_path / "data", seed=1)
     with pytest.raises(InputError, match=r"data set lire/.*: digest '\w+', not '\w+' as when"):
         start(workdir, f"--data_dir={tmp_path / 'data'}")
+
+
+def test_jax_set_otherwise(start: Callable[..., Any], tmp_path: Path) -> None:
+    before = jax.config.values["jax_enable_x64"]
+    jax.config.update("jax_enable_x64", True)
+    try:
+        with pytest.raises(InputError, match="^JAX_ENABLE_X64 is True, expected False, with which"):
+            start(tmp_path / "run")
+    finally:
+        jax.config.update("jax_enable_x64", before)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_finished_run_without_its_config_is_nobodys(
+    uninterrupted: Uninterrupted, start: Callable[..., Any], tmp_path: Path
+) -> None:
+    workdir = shutil.copytree(uninterrupted.workdir, tmp_path / "run")
+    (workdir / "config.json").unlink()
+    before = contents(workdir)
+    for arguments in ((), ("--lam=0.1", "--seed=1")):
+        with pytest.raises(InputError, match="but not its config.json, expected both or an empty"):
+            start(workdir, *arguments)
+    assert contents(workdir) == before
 
 
 def test_foreign_folder(start: Callable[..., Any], tmp_path: Path) -> None:
