@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from appo_jax import workers
 from appo_jax.policy import Policy
 
 GROUP_SIZE = 5  # episodes of one group: part of the inference shape, and so of the numbers
@@ -58,11 +59,6 @@ class PendingEvaluation:
                 for field in dataclasses.fields(Episodes)
             )
         )
-
-    def cancel(self) -> None:
-        """Drop the groups that no worker has begun."""
-        for group in self._groups:
-            group.cancel()
 
 
 def episode_seed(run_seed: int, update: int, episode: int) -> int:
@@ -118,6 +114,7 @@ def _run_episodes(
     returns = np.zeros(len(environments))
     running = list(range(len(environments)))
     while running:
+        workers.check_wanted()
         actions = policy.unit_actions(observations)
         for index in tuple(running):
             outcome = environments[index].step(actions[index])

@@ -11,7 +11,7 @@ from pathlib import Path
 from absl import flags
 
 from appo_jax import evaluation, policy, workers
-from appo_jax.settings import MAX_INT, Settings, setting
+from appo_jax.settings import MAX_INT, MAX_ROWS, Settings, setting
 from appo_jax.types import InputError
 from experiments.runs.experiment import named_settings, shown
 from experiments.terminal import cli
@@ -25,17 +25,19 @@ class Options(Settings):
     """What is asked of an evaluation."""
 
     run: int = setting(0, "which run of a grid, from 0", low=0)
-    episodes: int = setting(50, "how many")
+    episodes: int = setting(50, "how many", high=MAX_ROWS)
     seed: int | None = setting(
         None, "of the episodes; the training run's if left out", low=0, high=MAX_INT
     )
-    num_workers: int = setting(1, "simulator processes; all cores of this machine if left out")
+    num_workers: int = setting(
+        1, "simulator processes; all cores of this machine if left out", high=1000
+    )
 
 
 def define_flags(values: flags.FlagValues, argv: Sequence[str]) -> None:
     """Define the flags."""
     where = "a run's folder (its last checkpoint) or one checkpoint in it"
-    define(values, "checkpoint", str, where, _GROUP)
+    define(values, "checkpoint", Path, where, _GROUP)
     define_settings(values, Options, _GROUP)
 
 
@@ -58,7 +60,7 @@ def evaluate(path: Path, options: Options) -> tuple[policy.Saved, dict[str, floa
         try:
             return saved, pending.result().metrics()
         except BaseException:
-            pending.cancel()
+            pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 

@@ -141,10 +141,10 @@ class _InProcess:
         return SimpleNamespace(cancel=lambda: self.submitted.remove(call))
 
 
-def test_groups_have_a_fixed_size_and_cancel_drops_them() -> None:
+def test_groups_have_a_fixed_size() -> None:
     executor = _InProcess()
     policy: Any = object()
-    pending = evaluation.start(executor, policy, TASK, 3, 10, 12)  # type: ignore[arg-type]
+    evaluation.start(executor, policy, TASK, 3, 10, 12)  # type: ignore[arg-type]
     groups = [
         seeds
         for _, found, task, seeds, stop in executor.submitted
@@ -152,8 +152,6 @@ def test_groups_have_a_fixed_size_and_cancel_drops_them() -> None:
     ]
     seeds = [evaluation.episode_seed(3, 10, episode) for episode in range(12)]
     assert groups == [seeds[:5], seeds[5:10], seeds[10:]]
-    pending.cancel()
-    assert executor.submitted == []
 
 
 @pytest.fixture(scope="module")

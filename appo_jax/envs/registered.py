@@ -6,12 +6,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from appo_jax import workers
 from appo_jax.envs.family import Family
 from appo_jax.types import InputError
 
 
 def make(name: str) -> gymnasium.Env:
     """Build it. Raises InputError for an unknown id, other spaces than Box, actions unbounded."""
+    workers.import_mujoco()
     try:
         env = gymnasium.make(name, disable_env_checker=True)  # the checker costs time at each step
     except (gymnasium.error.Error, ImportError, ValueError) as error:
