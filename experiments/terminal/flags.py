@@ -4,7 +4,9 @@ A flag's default is None: what the command line doesn't name keeps the default o
 is said in the flag's help.
 """
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -28,7 +30,24 @@ class _ListParser(flags.ArgumentParser):
         return found
 
 
-_PARSERS = {int: flags.IntegerParser, float: flags.FloatParser, str: flags.ArgumentParser}
+class _PathParser(flags.ArgumentParser):
+    """A path as text; `~` is the home folder also behind `=`, where shells leave it alone."""
+
+    def parse(self, argument: Any) -> str:
+        path = os.path.expanduser(argument)
+        if not path:
+            raise ValueError("is empty")
+        if path.startswith("~"):
+            raise ValueError("no such home folder is known; ./~ is a folder of that name")
+        return path
+
+
+_PARSERS = {
+    int: flags.IntegerParser,
+    float: flags.FloatParser,
+    str: flags.ArgumentParser,
+    Path: _PathParser,
+}
 
 
 def define(
@@ -40,7 +59,10 @@ def define(
     default: Any = None,
     several: bool = False,
 ) -> None:
-    """Define one flag, in a group of the help. several: it takes a list with commas."""
+    """Define one flag, in a group of the help. several: it takes a list with commas.
+
+    The value of a `Path` is text, or None.
+    """
     if type is bool:
         flags.DEFINE_boolean(name, default, help, values, module_name=group)
         return
