@@ -88,7 +88,8 @@ class _Context(multiprocessing.context.SpawnContext):
 class _Pool(ProcessPoolExecutor):
     def __init__(self, num_workers: int):
         context = _Context()
-        self._shut_down = context.Event()
+        with _without_interrupts():  # its first semaphore starts Python's tracker of such things
+            self._shut_down = context.Event()
         super().__init__(
             num_workers, mp_context=context, initializer=_start_worker, initargs=(self._shut_down,)
         )

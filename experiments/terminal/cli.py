@@ -51,6 +51,8 @@ def run(
     def guarded(_: Sequence[str]) -> None:
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.WARNING)  # Orbax tells of every file it touches
+        # To the process of Python that tidies up after those that were ended at once.
+        sys.warnoptions.append("ignore:resource_tracker:UserWarning")
         try:
             main(flags.FLAGS)
         except (InputError, Diverged) as error:
