@@ -344,10 +344,12 @@ def summary(results: Sequence[RunResult]) -> str:
     averaged = one.num_evaluations_averaged
     of = "the last evaluation" if averaged == 1 else f"the mean of the last {averaged} evaluations"
     if one.success_rate is not None:
-        return f"success rate {one.success_rate:.1f} % ({of})"
-    if one.total_return is None:
-        return f"no result: the run is {one.state}"
-    return f"return {one.total_return:.1f} ({of}; {one.env_name} knows no success)"
+        return f"success rate {one.success_rate:.1f} % ({of}; success at any step of an episode)"
+    if one.total_return is not None:
+        return f"return {one.total_return:.1f} ({of}; {one.env_name} knows no success)"
+    if one.state == "finished":
+        return "no result: the last evaluations lost episodes"
+    return f"no result: the run is {one.state}"
 
 
 def main(values: flags.FlagValues) -> None:

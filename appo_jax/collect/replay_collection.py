@@ -117,7 +117,10 @@ class Collection:
         return self.replay.size
 
     def advance(self) -> None:
-        """One step of every agent, and the updates that are due."""
+        """One step of every agent, and the updates that are due.
+
+        Raises InputError where a simulator fails, or gives a number that isn't finite.
+        """
         actions = self._actions()
         self._steppers.begin(actions)
         for _ in range(self._updates_due()):
@@ -126,6 +129,7 @@ class Collection:
         replay.observations[:, step] = self._observations
         replay.actions[:, step] = actions
         for agent, outcome in enumerate(self._steppers.end()):
+            self._check(agent, outcome.observation, outcome.reward, steps=1)
             replay.next_observations[agent, step] = outcome.observation
             replay.rewards[agent, step] = outcome.reward
             replay.terminations[agent, step] = outcome.terminated
@@ -269,9 +273,26 @@ class Collection:
         )
 
     def _begin_episode(self, agent: int) -> np.ndarray:
-        number = int(self.replay.ends[agent, : self.step].sum())
-        draw = _generator(self._seeds[agent], _Draw.EPISODES, number)
-        return self._steppers.reset(agent, int(draw.integers(2**31)))
+        draw = _generator(self._seeds[agent], _Draw.EPISODES, self._num_ended(agent))
+        observation = self._steppers.reset(agent, int(draw.integers(2**31)))
+        self._check(agent, observation)
+        return observation
+
+    def _check(
+        self, agent: int, observation: np.ndarray, reward: float = 0.0, steps: int = 0
+    ) -> None:
+        """Raise InputError for numbers that aren't finite, `steps` after those in the replay."""
+        wrong = environment.not_finite(observation, reward)
+        if wrong:
+            step = len(self._unfinished(agent)) + steps
+            raise InputError(
+                f"environment {self.recipe.env_name!r}: {wrong} at agent {agent}, episode "
+                f"{self._num_ended(agent)}, step {step}, expected finite numbers; the same seed "
+                "comes to the same place"
+            )
+
+    def _num_ended(self, agent: int) -> int:
+        return int(self.replay.ends[agent, : self.step].sum())
 
     def _catch_up(self, agent: int) -> np.ndarray:
         """Simulate the unfinished episode, if there is one; the observation to act on."""

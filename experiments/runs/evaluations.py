@@ -44,6 +44,7 @@ class Evaluations:
         self._metrics, self._report, self._came, self._written = metrics, report, came, written
         self._pending: tuple[int, dict[int, evaluation.PendingEvaluation]] | None = None
         self._is_last = False
+        self._warned: set[str] = set()
 
     def begin(self) -> None:
         """Tell of the latest evaluation, and evaluate again what an earlier start left undone."""
@@ -134,11 +135,22 @@ class Evaluations:
     def _write(self) -> None:
         assert self._pending is not None
         update, pending = self._pending
-        rows = {run: one.result().metrics() | {EVALUATED: 1.0} for run, one in pending.items()}
+        found = {run: one.result() for run, one in pending.items()}
+        rows = {run: episodes.metrics() | {EVALUATED: 1.0} for run, episodes in found.items()}
         self._metrics.append(update, "eval", rows)
         self._pending = None
         self._written()
         self._tell(update)
+        for run, episodes in found.items():
+            self._warn(run, update, episodes)
+
+    def _warn(self, run: int, update: int, episodes: evaluation.Episodes) -> None:
+        """Tell what is odd: once, but of lost episodes each time, since there is no result."""
+        of = f" of run {run}" if len(self._runs) > 1 else ""
+        for warning in episodes.warnings():
+            if episodes.num_lost or warning not in self._warned:
+                self._report(Told(f"warning: evaluation{of} at update {update:,}: {warning}"))
+            self._warned.add(warning)
 
     def _tell(self, update: int, again: bool = False) -> None:
         metric = score_name(self._metrics, self._runs)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from appo_jax.evaluation import LOST
 from appo_jax.types import InputError
 from experiments.runs import files
 from experiments.runs.experiment import differing, named_settings, shown
@@ -20,12 +21,17 @@ SUCCESS, RETURN = "eval/success_rate", "eval/return"
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """One evaluation: rates in percent, None where the environment knows no success."""
+    """One evaluation: rates in percent, None where the environment knows no success.
+
+    lost_episodes: those in which the simulator gave a number that isn't finite; where there are any
+    there is no result, and all others are None.
+    """
 
     update: int
     success_rate: float | None
     success_rate_at_end: float | None
-    total_return: float
+    total_return: float | None
+    lost_episodes: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +42,8 @@ class RunResult:
     same command goes on with; "diverged", stopped at `stopped_at` for numbers that aren't finite.
     settings: all that were set, by the names of their flags. num_updates: the run's length;
     updates_done: trained so far. success_rate (percent), total_return: means over the last five
-    evaluations, None for a run that diverged or has none, and where there is no success to know.
+    evaluations, of those that lost no episode; None for a run that diverged or has none, and where
+    there is no success to know.
     reward_accuracy: of the reward model on `reward_accuracy_pairs` fresh pairs, None where none was
     fitted or every pair was a tie. updates_per_second: of training alone; wall_seconds: in all.
     """
@@ -119,17 +126,20 @@ def of_folder(
 def _result(
     folder: Path, run: int, resolved: Mapping[str, Any], metrics: files.MetricsFile
 ) -> RunResult:
-    names = (SUCCESS, "eval/success_rate_at_end", RETURN, files.EVALUATED)
-    rates, at_end, returns, done = (metrics.values(run, "eval", name) for name in names)
+    names = (SUCCESS, "eval/success_rate_at_end", RETURN, LOST, files.EVALUATED)
+    rates, at_end, returns, lost, done = (metrics.values(run, "eval", name) for name in names)
     evaluations = tuple(
-        Evaluation(update, rates.get(update), at_end.get(update), total)
-        for update, total in returns.items()
-        if update in done
+        Evaluation(
+            *(update, rates.get(update), at_end.get(update), returns.get(update)),
+            lost_episodes=int(lost.get(update, 0)),
+        )
+        for update in done
     )
     stopped = metrics.stopped_at(run)
     num_updates = resolved["num_updates"]
     last = evaluations[-LAST_EVALUATIONS:] if stopped is None else ()
-    known = [one.success_rate for one in last if one.success_rate is not None]
+    rates_known = [one.success_rate for one in last if one.success_rate is not None]
+    returns_known = [one.total_return for one in last if one.total_return is not None]
     clock = {
         name: next(reversed(metrics.values(run, "clock", f"clock/{name}").values()), None)
         for name in ("timed_updates", "train_seconds", "wall_seconds")
@@ -155,9 +165,9 @@ def _result(
         num_updates=num_updates,
         updates_done=metrics.last_update(run, "train"),
         stopped_at=stopped,
-        success_rate=float(np.mean(known)) if known else None,
-        total_return=float(np.mean([one.total_return for one in last])) if last else None,
-        num_evaluations_averaged=len(last),
+        success_rate=float(np.mean(rates_known)) if rates_known else None,
+        total_return=float(np.mean(returns_known)) if returns_known else None,
+        num_evaluations_averaged=len(returns_known),
         evaluations=evaluations,
         reward_accuracy=_last(metrics, run, "reward/accuracy"),
         reward_accuracy_pairs=int(_last(metrics, run, "reward/fresh_pairs") or 0),
@@ -208,11 +218,15 @@ def table(results: Sequence[RunResult]) -> str:
     names, groups = by_setting(results)
     names = names or ["env_name"]
     known = any(result.success_rate is not None for result in results)
-    rows = [[*names, "seeds", "success rate (%)" if known else "return", ""]]
+    rows = [[*names, "seeds", "success at any step (%)" if known else "return", ""]]
     for group in groups:
         scores = [result.score for result in group if result.score is not None]
         spread = f" +- {np.std(scores, ddof=1):.1f}" if len(scores) > 1 else ""
-        missing = [result.state for result in group if result.score is None]
+        missing = [
+            "without a result" if result.state == "finished" else result.state
+            for result in group
+            if result.score is None
+        ]
         rows.append(
             [
                 *(shown(group[0].settings.get(name)) for name in names),

@@ -1,6 +1,7 @@
 """The medium-expert recipe, and that its data follow from the seed alone."""
 
 import dataclasses
+import itertools
 import multiprocessing
 import time
 from concurrent.futures import Executor, Future
@@ -233,3 +234,21 @@ def test_an_error_in_the_callback_stops_the_workers() -> None:
         scripted.collect(TASK, 1_000_000, 0, 1, stop)
     assert set(multiprocessing.active_children()) == before
     assert time.monotonic() - start < 60  # and not the minutes of a million steps
+
+
+def test_a_number_that_is_not_finite_ends_it_at_once() -> None:
+    main, _ = scripted.environments(scripted.EpisodePlan(4, TASK, "random", None, 1, 2, 3))
+    step, count = main.step, itertools.count(1)
+
+    def stepping(action: np.ndarray) -> Any:
+        observation, _, *rest = step(action)
+        return observation, np.nan if next(count) == 3 else 0.0, *rest
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(main, "step", stepping)
+        plan = scripted.EpisodePlan(4, TASK, "random", None, 1, 2, 3)
+        with pytest.raises(InputError, match=f"^{TASK}: the reward is nan at episode 4, step 3"):
+            scripted._run_plan(plan, STEPS)
+        patch.setattr(main, "step", lambda _: 1 / 0)
+        with pytest.raises(InputError, match=r"^episode 4 of .* failed \(ZeroDivisionError: "):
+            scripted._run_plan(plan, STEPS)

@@ -71,7 +71,9 @@ def test_tells_what_it_does(finished: Finished, data_dir: Path) -> None:
         assert expected in text
     assert len(finished.lines) < 40
     assert finished.stderr == ""  # no bar for a file, no library that talks
-    assert finished.lines[-1].startswith("success rate 0.0 % (the mean of the last 3 evaluations)")
+    assert finished.lines[-1].startswith(
+        "success rate 0.0 % (the mean of the last 3 evaluations; suc"
+    )
 
 
 def test_writes_every_output(finished: Finished) -> None:

@@ -112,7 +112,10 @@ class FakeEvaluation:
 
     def result(self) -> evaluation.Episodes:
         numbers = np.frombuffer(self._outcome, np.uint8)
-        return evaluation.Episodes(numbers[:16] > 128, numbers[16:] > 128, numbers.astype(float))
+        columns = numbers.astype(float)[:, None]
+        return evaluation.Episodes(
+            numbers[:16] > 128, numbers[16:] > 128, columns[:, 0], numbers < 0, columns
+        )
 
 
 def print_told(event: Event) -> None:
