@@ -49,9 +49,10 @@ def obtain(run: Experiment, execution: Execution, report: Report) -> Dataset:
     actions[rows] = spaces.actions.to_unit(dataset.actions[rows])
     dataset = dataclasses.replace(dataset, actions=actions)
     checks.check_episodes(dataset, run.segment_length)
-    dataset, warnings = checks.clip_actions(dataset)
-    goal = environment.family(run.env_name).goal
-    warn(f"data set {dataset.id}", warnings + checks.about_dataset(dataset, goal), report)
+    dataset, warnings = checks.clip_actions(dataset, spaces.actions)
+    family = environment.family(run.env_name)
+    warnings += checks.about_dataset(dataset, family.goal, run.env_name in family.fixed_goals)
+    warn(f"data set {dataset.id}", warnings, report)
     return dataset
 
 

@@ -151,7 +151,7 @@ def test_actions_beyond_the_bounds_are_told_and_clipped(
     assert dataset.actions.max() == 1
     told = capsys.readouterr().out
     assert "warning: data set mine/wild-v0: actions of " in told
-    assert "lie outside [-1, 1] and are clipped; the first is 1." in told
+    assert "lie outside their bounds and are clipped; the first is 1." in told
 
 
 @pytest.mark.parametrize(
