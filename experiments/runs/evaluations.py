@@ -21,7 +21,10 @@ from experiments.runs.results import score_name
 
 
 class Evaluations:
-    """A watcher of `Loop`: evaluates each checkpoint, one at a time."""
+    """A watcher of `Loop`: evaluates what was there before the first update, and each checkpoint.
+
+    One at a time.
+    """
 
     def __init__(
         self,
@@ -31,16 +34,19 @@ class Evaluations:
         pool: Executor,
         checkpoints: Checkpoints,
         is_evaluated: Callable[[int], bool],
+        initial: Callable[[], Any],
         metrics: MetricsFile,
         report: Report,
         came: Sequence[signal.Signals],
         written: Callable[[], object],
     ):
         """runs: by number, in the order of the rows. is_evaluated: whether an update's policy is to
-        be. came: holds the signal that asks to stop. written: called when rows are on disk.
+        be. initial: the states before the first update, or snapshots of them. came: holds the
+        signal that asks to stop. written: called when rows are on disk.
         """
         self._runs, self._normalisers, self._scales = runs, normalisers, scales
         self._pool, self._checkpoints, self._is_evaluated = pool, checkpoints, is_evaluated
+        self._initial = initial
         self._metrics, self._report, self._came, self._written = metrics, report, came, written
         self._pending: tuple[int, dict[int, evaluation.PendingEvaluation]] | None = None
         self._is_last = False
@@ -51,6 +57,8 @@ class Evaluations:
         done = sorted(self.done())
         if done:
             self._tell(done[-1], again=True)
+        if self.needs(0):
+            self.take(0, self._initial())
         for update in self.missing(self._checkpoints.saved()):
             restored = self._checkpoints.restore(update)
             self.take(update, training.stack_runs(restored.states))

@@ -43,6 +43,11 @@ class RunFolder:
             "num_episodes": dataset.num_episodes,
             "num_transitions": dataset.num_transitions,
         }
+        # For the plot; not compared, since means may round otherwise elsewhere.
+        self._config.setdefault("dataset_means", {})[dataset.id] = {
+            "success_rate": dataset.success_rate(),
+            "return": float(dataset.returns().mean()),
+        }
         before = self._config["dataset_contents"].setdefault(dataset.id, found)
         differs = difference(found, before)
         if differs:

@@ -46,6 +46,7 @@ class RunResult:
     there is no success to know.
     reward_accuracy: of the reward model on `reward_accuracy_pairs` fresh pairs, None where none was
     fitted or every pair was a tie. updates_per_second: of training alone; wall_seconds: in all.
+    dataset_success_rate (percent), dataset_return: means over the episodes of the data.
     """
 
     folder: str
@@ -67,6 +68,8 @@ class RunResult:
     reward_accuracy_pairs: int
     updates_per_second: float | None
     wall_seconds: float | None
+    dataset_success_rate: float | None = None
+    dataset_return: float | None = None
 
     @property
     def score(self) -> float | None:
@@ -113,7 +116,7 @@ def of_folder(
     """The runs of a folder whose files are read already. Raises InputError as `read` does."""
     try:
         return [
-            _result(folder, number, resolved, metrics)
+            _result(folder, number, resolved, metrics, config.get("dataset_means", {}))
             for number, resolved in enumerate(config["runs"])
         ]
     except (KeyError, TypeError, AttributeError) as error:
@@ -124,7 +127,11 @@ def of_folder(
 
 
 def _result(
-    folder: Path, run: int, resolved: Mapping[str, Any], metrics: files.MetricsFile
+    folder: Path,
+    run: int,
+    resolved: Mapping[str, Any],
+    metrics: files.MetricsFile,
+    means: Mapping[str, Any],
 ) -> RunResult:
     names = (SUCCESS, "eval/success_rate_at_end", RETURN, LOST, files.EVALUATED)
     rates, at_end, returns, lost, done = (metrics.values(run, "eval", name) for name in names)
@@ -137,7 +144,8 @@ def _result(
     )
     stopped = metrics.stopped_at(run)
     num_updates = resolved["num_updates"]
-    last = evaluations[-LAST_EVALUATIONS:] if stopped is None else ()
+    trained = [one for one in evaluations if one.update > 0]
+    last = trained[-LAST_EVALUATIONS:] if stopped is None else []
     rates_known = [one.success_rate for one in last if one.success_rate is not None]
     returns_known = [one.total_return for one in last if one.total_return is not None]
     clock = {
@@ -150,6 +158,8 @@ def _result(
     elif evaluations and evaluations[-1].update == num_updates:
         state = "finished"
     settings = named_settings(resolved)
+    of_data = means.get(settings["dataset"], {})
+    data_rate = of_data.get("success_rate")
     for name, type_ in _TYPES.items():
         if not isinstance(settings[name], type_):
             raise TypeError(f"{name} {settings[name]!r:.60}")
@@ -177,6 +187,8 @@ def _result(
             else None
         ),
         wall_seconds=clock["wall_seconds"],
+        dataset_success_rate=None if data_rate is None else 100 * data_rate,
+        dataset_return=of_data.get("return"),
     )
 
 

@@ -15,6 +15,7 @@ from appo_jax.data import dataset as datasets_on_device
 from appo_jax.data.dataset import Dataset, Normaliser
 from appo_jax.envs import environment
 from appo_jax.keys import Purpose, purpose_key
+from appo_jax.trainable import snapshot
 from appo_jax.types import Diverged, InputError, Store, View
 from experiments.runs import curves, datasets, files, labels, results, rewards
 from experiments.runs.checkpoints import Checkpoints, Clock
@@ -204,6 +205,10 @@ class _Policies:
         swept = run.swept.on_device()
         return init(run.policy, purpose_key(run.seed, Purpose.POLICY), *self._dims, **vars(swept))
 
+    def _initial(self, group: range) -> Any:
+        """The policies of a group before its first update."""
+        return training.stack_runs([snapshot(self._init(self._runs[number])) for number in group])
+
     def _train_group(
         self,
         group: range,
@@ -235,6 +240,7 @@ class _Policies:
             self._pool,
             checkpoints,
             work.is_checkpoint,
+            functools.partial(self._initial, group),
             metrics,
             self._report,
             came,
@@ -267,7 +273,7 @@ class _Policies:
                 row["update"] in done and work.is_checkpoint(row["update"])
             ):
                 return False
-            return 0 < row["update"] <= update
+            return row["update"] <= update
 
         self._folder.metrics.keep(is_kept)
 

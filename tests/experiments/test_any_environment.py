@@ -54,10 +54,10 @@ def test_without_terminations(data_dir: Path, tmp_path: Path) -> None:
 
     (entry,) = runner.run(runs, execution)
     assert entry.success_rate is None
-    assert [one.update for one in entry.evaluations] == [10, 20]
+    assert [one.update for one in entry.evaluations] == [0, 10, 20]
     assert -2500 < entry.total_return < 0  # 200 steps of at most 16.3 each
     metrics = files.MetricsFile(tmp_path / "run" / "metrics.csv")
-    assert list(metrics.values(0, "eval", "eval/return")) == [10, 20]
+    assert list(metrics.values(0, "eval", "eval/return")) == [0, 10, 20]
     assert not metrics.values(0, "eval", "eval/success_rate")
 
     command = [sys.executable, "-m", "experiments.evaluate", "--num_workers=1", "--episodes=2"]

@@ -98,7 +98,7 @@ def test_summary(finished: Finished) -> None:
     assert entry["dataset"] == f"lire/{TASK}-v3/n{SIZE}"
     settings = entry["settings"]
     assert (settings["seed"], settings["lam"], settings["num_feedback"]) == (0, 0.03, 40)
-    assert [one["update"] for one in entry["evaluations"]] == [20, 40, 60]
+    assert [one["update"] for one in entry["evaluations"]] == [0, 20, 40, 60]
     assert entry["score"] == entry["success_rate"] == 0
     assert 0 < entry["reward_accuracy"] < 1
     assert 500 < entry["reward_accuracy_pairs"] < 1000

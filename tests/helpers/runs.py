@@ -104,7 +104,7 @@ class FakeEvaluation:
     ):
         leaves = b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(trained.state))
         self._outcome = hashlib.sha256(leaves + f"{env} {seed} {update} {n}".encode()).digest()
-        self._left = self.looks
+        self._left = self.looks if update else 0
 
     def done(self) -> bool:
         self._left -= 1

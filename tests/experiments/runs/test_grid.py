@@ -113,7 +113,7 @@ def test_every_combination_is_a_run(grid: Path) -> None:
         (row["run"], row["split"]) for row in files.MetricsFile(grid / "metrics.csv").rows
     )
     assert len({rows[run, "train"] for run in range(16)}) == 1
-    assert {rows[run, "eval"] for run in range(16)} == {8}
+    assert {rows[run, "eval"] for run in range(16)} == {12}
     assert len({tuple(found(grid, run)[0]) for run in range(16)}) == 16
     assert len(list((grid / "preferences").iterdir())) == 8  # shared over lambda
 

@@ -22,7 +22,7 @@ from appo_jax.data import preferences
 from appo_jax.types import Diverged, InputError
 from experiments.runs import curves, datasets, files, runner
 from experiments.runs.evaluations import Evaluations
-from experiments.runs.events import Report
+from experiments.runs.events import Evaluated, Event, Report
 from experiments.runs.loop import Loop
 from experiments.runs.results import RunResult
 from experiments.terminal import signals
@@ -95,12 +95,32 @@ def uninterrupted(
 def test_evaluates_each_interval_and_the_end(uninterrupted: Uninterrupted) -> None:
     rows = files.MetricsFile(uninterrupted.workdir / "metrics.csv").rows
     evaluated = [row["update"] for row in rows if row["metric"] == "eval/success_rate"]
-    assert evaluated == [20, 40, 60]
+    assert evaluated == [0, 20, 40, 60]
     assert [one.update for one in uninterrupted.entry.evaluations] == evaluated
     trained = [row["update"] for row in rows if row["metric"] == "critic/loss"]
     assert trained == list(range(5, 61, 5))
-    rates = [one.success_rate for one in uninterrupted.entry.evaluations]
+    rates = [one.success_rate for one in uninterrupted.entry.evaluations[1:]]
     assert uninterrupted.entry.success_rate == pytest.approx(np.mean(rates))
+
+
+def test_results_are_on_disk_at_each_evaluation_and_the_first_changes_nothing(
+    uninterrupted: Uninterrupted,
+    start: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = []
+
+    def report(event: Event) -> None:
+        if isinstance(event, Evaluated):
+            (run,) = files.read_json(tmp_path / "summary.json")["runs"]
+            found.append((event.update, [one["update"] for one in run["evaluations"]]))
+            (tmp_path / "learning_curve.png").unlink()
+
+    monkeypatch.setattr(Evaluations, "begin", lambda _: None)  # none before the first update
+    start(tmp_path, report=report)
+    assert found == [(20, [20]), (40, [20, 40]), (60, [20, 40, 60])]
+    assert result(tmp_path)[0] == result(uninterrupted.workdir)[0]
 
 
 def test_killed_between_any_two_writes(
@@ -179,7 +199,7 @@ def test_more_updates_extend_a_run(
 ) -> None:
     workdir = tmp_path / "run"
     shorter = start(workdir, "--num_updates=30")
-    assert [one.update for one in shorter.evaluations] == [20, 30]
+    assert [one.update for one in shorter.evaluations] == [0, 20, 30]
     longer = start(workdir)
     assert longer.evaluations == uninterrupted.entry.evaluations
     assert result(workdir) == result(uninterrupted.workdir)
@@ -423,7 +443,7 @@ def test_numbers_that_go_wrong_later_leave_the_last_good_checkpoint(
                 start(tmp_path)
             assert checkpoint.updates(tmp_path / "checkpoints" / "policy") == [20]
             rows = files.MetricsFile(tmp_path / "metrics.csv")
-            assert list(rows.values(0, "eval", "eval/success_rate")) == [20]
+            assert list(rows.values(0, "eval", "eval/success_rate")) == [0, 20]
     start(tmp_path)
     assert result(tmp_path) == result(uninterrupted.workdir)
 
