@@ -75,7 +75,7 @@ def load_policy(path: str | Path, run: int = 0) -> Policy:
 
 def load(path: Path, run: int = 0) -> Saved:
     """As `load_policy`, with what else is known."""
-    folder, update, metadata = find(path, run)
+    folder, update, metadata = _find(path, run)
     row = run - metadata["first_run"]
     config = metadata["runs"][row]
     learner = registry.algorithm(config["algorithm"]).policy_learner
@@ -127,8 +127,25 @@ def template(algorithm: str, config: Any, dims: tuple[int, int], rows: int) -> d
     return jax.eval_shape(of_zeros)
 
 
-def find(path: Path, run: int) -> tuple[Path, int, dict[str, Any]]:
-    """Folder, update and metadata of the checkpoint that `path` of `load_policy` stands for."""
+def runs(path: Path) -> list[int]:
+    """The numbers of the runs that `path` of `load_policy` stands for, in ascending order."""
+    return sorted(run for _, _, metadata in _checkpoints(path) for run in _runs_of(metadata))
+
+
+def _find(path: Path, run: int) -> tuple[Path, int, dict[str, Any]]:
+    """Folder, update and metadata of the checkpoint that holds the run."""
+    for found in _checkpoints(path):
+        if run in _runs_of(found[-1]):
+            return found
+    there = runs(path)
+    raise InputError(f"{path}: run {run}, expected {there[0]} to {there[-1]}")
+
+
+def _runs_of(metadata: Mapping[str, Any]) -> range:
+    return range(metadata["first_run"], metadata["first_run"] + len(metadata["runs"]))
+
+
+def _checkpoints(path: Path) -> list[tuple[Path, int, dict[str, Any]]]:
     if path.name.isdecimal() and (path / "metadata").is_dir():
         found = [(path.parent, int(path.name))]
     else:
@@ -140,14 +157,7 @@ def find(path: Path, run: int) -> tuple[Path, int, dict[str, Any]]:
         raise InputError(
             f"{path}: no policy checkpoint, expected a run's folder or a checkpoint in it"
         )
-    runs: list[int] = []
-    for folder, update in found:
-        metadata = checkpoint.read_metadata(folder, update)
-        own = range(metadata["first_run"], metadata["first_run"] + len(metadata["runs"]))
-        if run in own:
-            return folder, update, metadata
-        runs += own
-    raise InputError(f"{path}: run {run}, expected {min(runs)} to {max(runs)}")
+    return [(*place, checkpoint.read_metadata(*place)) for place in found]
 
 
 def _holds_checkpoints(folder: Path) -> bool:

@@ -171,6 +171,17 @@ def test_metrics_are_percentages() -> None:
     }
 
 
+def test_intervals() -> None:
+    # By hand, of 8 of 10: (0.8 + 0.192) / 1.384 +- 1.96 sqrt(0.016 + 0.0096) / 1.384.
+    np.testing.assert_allclose(evaluation.wilson_interval(8, 10), (49.0, 94.3), atol=0.05)
+    assert evaluation.wilson_interval(0, 5)[0] == pytest.approx(0, abs=1e-9)
+    values = np.random.default_rng(0).normal(3, 2, 400)
+    low, high = evaluation.bootstrap_interval(values)
+    assert (low, high) == evaluation.bootstrap_interval(values)
+    # 1.96 standard errors of 2 / 20 to each side.
+    np.testing.assert_allclose([low, high], values.mean() + 0.196 * np.array([-1, 1]), atol=0.03)
+
+
 def test_an_episodes_seed_depends_on_run_update_and_episode() -> None:
     seed = evaluation.episode_seed
     assert seed(3, 250_000, 7) == seed(3, 250_000, 7)

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import multiprocessing
 import time
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from appo_jax.collect import scripted
 from appo_jax.data.dataset import Dataset, Episode, from_episodes
 from appo_jax.envs import meta_world
 from appo_jax.types import InputError
+from tests.helpers.processes import InTurn
 
 # pytest forgets the module's own filter between tests.
 pytestmark = pytest.mark.filterwarnings("ignore:Constant")
@@ -37,15 +38,6 @@ def run(
     main, driver = scripted.environments(plan)
     policy = meta_world.scripted_policy(driver_task or TASK)
     return scripted.run_episode(plan, main, driver, policy, steps, noise_std, epsilon)
-
-
-class InTurn(Executor):
-    """What is submitted is done at once, in this process."""
-
-    def submit(self, call: Any, /, *args: Any, **kwargs: Any) -> Future:
-        future: Future = Future()
-        future.set_result(call(*args, **kwargs))
-        return future
 
 
 def run_short(executor: Executor, seed: int) -> Dataset:
