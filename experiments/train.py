@@ -34,6 +34,7 @@ from experiments.runs.results import RunResult, table
 from experiments.runs.sources import resolve
 from experiments.terminal import cli
 from experiments.terminal.flags import (
+    decimal_commas,
     define,
     define_settings,
     given,
@@ -356,6 +357,8 @@ def main(values: flags.FlagValues) -> None:
     """Run what the flags say."""
     runs, execution = experiments_from_flags(values)
     print(describe(runs, execution))
+    for warning in decimal_commas(values):
+        print(f"warning: {warning}")
     if values.compilation_cache:
         cli.use_compilation_cache()
     terminal = Terminal()

@@ -81,14 +81,28 @@ def parse_flags(values: flags.FlagValues, argv: Sequence[str], about: str = "") 
     except flags.Error as error:
         named = re.match(r"flag --(\w+)=", str(error))
         expected = f", expected: {values[named.group(1)].help}" if named else ""
-        if "should be one of" in str(error):  # lists them already
+        if re.search(r"should be one of|, expected ", str(error)):  # says it already
             expected = ""
+        if isinstance(error, flags.UnrecognizedFlagError) and "Did you mean" not in str(error):
+            expected = _begun_alike(values, error.flagname)
         raise InputError(f"{str(error).removeprefix('flag ')}{expected}") from error
     if rest[1:]:
         raise InputError(
             f"found {' '.join(rest[1:])!r} after the flags, expected flags only (--task=sweep)"
         )
     return rest
+
+
+def _begun_alike(values: flags.FlagValues, name: str) -> str:
+    """A hint at flags of which the name is the beginning, or that it begins with."""
+    alike = [
+        flag.name
+        for group, members in values.flags_by_module_dict().items()
+        if group not in sys.modules
+        for flag in members
+        if len(name) > 1 and (name.startswith(flag.name) or flag.name.startswith(name))
+    ]
+    return f". Did you mean: {', '.join(alike)} ?" if alike else ""
 
 
 def help_text(values: flags.FlagValues) -> str:

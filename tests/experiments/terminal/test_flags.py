@@ -13,6 +13,7 @@ from appo_jax.types import InputError
 from experiments import train
 from experiments.runs.experiment import Execution, Experiment
 from experiments.terminal import cli
+from experiments.terminal.flags import decimal_commas
 from tests.helpers.runs import TINY, parse, write_buffers
 
 _ANY = "that float32 can hold"
@@ -66,6 +67,33 @@ def test_a_flag_of_another_algorithm(data_dir: Path) -> None:
         parse(*flags_of_iql, f"--data_dir={data_dir}", "--algorithm=mr", "--lam=1")
     with pytest.raises(InputError, match=r"^--reward_num_epochs: a setting of .*appo.*mr, not of"):
         parse("--task=sweep", "--algorithm=oracle", "--reward_num_epochs=3")
+
+
+def test_values_that_are_no_list(data_dir: Path) -> None:
+    for bad, expected in {
+        "--seed=0-4": "'0-4' is not an integer, expected one, or several with commas between them",
+        "--lam=0.1;0.2": "'0.1;0.2' is not a number, expected one, or several with commas between",
+        "--lam=": "'' is not a number, expected one, or several",
+    }.items():
+        values, argv = flags.FlagValues(), ["train", bad]
+        train.define_flags(values, argv)
+        with pytest.raises(InputError, match=f"^{bad}: {expected}.*, like 0,1,2$"):
+            cli.parse_flags(values, argv)
+
+
+def test_a_decimal_comma_is_told() -> None:
+    def told(*arguments: str) -> list[str]:
+        values, argv = flags.FlagValues(), ["train", *arguments]
+        train.define_flags(values, argv)
+        cli.parse_flags(values, argv)
+        return decimal_commas(values)
+
+    assert told("--lam", "0,03") == [
+        "--lam has two values, 0 and 3, which are a grid; one number is written with a point, like "
+        "0.3"
+    ]
+    assert told("--lam=0.5,3", "--seed=0,3", "--discount=0.9") == []
+    assert told("--lam=1,2,3") == []
 
 
 def test_bad_values_without_data(tmp_path: Path) -> None:
