@@ -1,6 +1,8 @@
 """A trained policy, and how to get one out of a checkpoint and nothing else."""
 
+import contextlib
 import dataclasses
+import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,9 +50,24 @@ class Policy:
         learner = registry.algorithm(self.algorithm).policy_learner
         return np.asarray(learner.act(self.config, self.state, self.normaliser(observations)))
 
+    def __reduce__(self) -> Any:
+        # Another process may not know an algorithm that was registered in this one.
+        learner = registry.algorithm(self.algorithm).policy_learner
+        values = (getattr(self, field.name) for field in dataclasses.fields(self))
+        return _unpickled, (getattr(learner, "__name__", ""), *values)
+
     def on_device(self) -> "Policy":
         """The same with its arrays on the device, for many calls."""
         return dataclasses.replace(self, state=jax.device_put(self.state))
+
+
+def _unpickled(learner: str, algorithm: str, *values: Any) -> Policy:
+    """A policy whose algorithm is registered here as it was where it was pickled."""
+    if ":" not in algorithm and algorithm not in registry.ALGORITHMS:
+        with contextlib.suppress(ImportError, ValueError):  # who uses the policy is told
+            module: Any = importlib.import_module(learner)
+            registry.ALGORITHMS[algorithm] = registry.Algorithm("registered elsewhere", module)
+    return Policy(algorithm, *values)
 
 
 @dataclasses.dataclass(frozen=True)

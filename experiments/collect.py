@@ -29,7 +29,7 @@ REPLAY_FLAGS = ("env", "num_seeds", "batch_size", "updates_per_step")
 
 def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
     """Define the flags, grouped by the recipe that they are for."""
-    group: dict[str, Any] = {"flag_values": values, "module_name": "collect"}
+    group: dict[str, Any] = {"flag_values": values, "module_name": "What to collect"}
     recipes = (scripted.RECIPE, replay_collection.RECIPE)
     text = "Meta-World task, e.g. sweep (sweep-v2, sweep-v3)"
     flags.DEFINE_string("task", None, text, **group)

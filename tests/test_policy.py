@@ -96,7 +96,8 @@ def test_each_run_comes_back(tmp_path: Path) -> None:
     assert policy.load(folder, 1).config["seed"] == 1
     assert policy.load(folder).update == 20
     assert policy.runs(tmp_path / "run") == [0, 1]
-    pickle.dumps(policy.load(folder).policy)
+    again = pickle.loads(pickle.dumps(policy.load(folder).policy))
+    np.testing.assert_array_equal(again(observations), saved[0](observations))
 
 
 def test_what_can_not_be_loaded(tmp_path: Path) -> None:
