@@ -159,7 +159,9 @@ def _result(
         state = "finished"
     settings = named_settings(resolved)
     of_data = means.get(settings["dataset"], {})
-    data_rate = of_data.get("success_rate")
+    data_rate, data_return = of_data.get("success_rate"), of_data.get("return")
+    if not (isinstance(data_rate, float | None) and isinstance(data_return, float | None)):
+        raise TypeError(f"means of the data {of_data!r:.60}")
     for name, type_ in _TYPES.items():
         if not isinstance(settings[name], type_):
             raise TypeError(f"{name} {settings[name]!r:.60}")
@@ -188,7 +190,7 @@ def _result(
         ),
         wall_seconds=clock["wall_seconds"],
         dataset_success_rate=None if data_rate is None else 100 * data_rate,
-        dataset_return=of_data.get("return"),
+        dataset_return=data_return,
     )
 
 
