@@ -27,7 +27,7 @@ from appo_jax import losses
 from appo_jax.actors import squashed_gaussian
 from appo_jax.data import sampling
 from appo_jax.networks import MLP, Params, forward, forward_ensemble, state_action
-from appo_jax.settings import Settings, SweptSettings, setting
+from appo_jax.settings import MAX_LAYERS, MAX_ROWS, MAX_UNITS, Settings, SweptSettings, setting
 from appo_jax.trainable import Trainable
 from appo_jax.types import InputError, Metrics, SegmentPairs, Store, Transitions, View
 
@@ -38,11 +38,13 @@ NUM_CRITICS = 2
 class Config(Settings):
     """What shapes the program. Defaults are the paper's, or BUILD_NOTES.md where it is silent."""
 
-    hidden_layers: int = setting(3, "hidden layers of critics, value network and actor")
-    hidden_dim: int = setting(256, "units of each hidden layer")
+    hidden_layers: int = setting(
+        3, "hidden layers of critics, value network and actor", high=MAX_LAYERS
+    )
+    hidden_dim: int = setting(256, "units of each hidden layer", high=MAX_UNITS)
     negative_slope: float = setting(0.01, "slope of the LeakyReLU below zero", low=0, high=1)
-    batch_size: int = setting(256, "transitions of one update")
-    num_pairs: int = setting(16, "pairs of segments of one update")
+    batch_size: int = setting(256, "transitions of one update", high=MAX_ROWS)
+    num_pairs: int = setting(16, "pairs of segments of one update", high=MAX_ROWS)
     segment_length: int = setting(25, "steps of a segment", of_run=True)
     pairwise_error: bool = setting(
         True,

@@ -6,6 +6,7 @@ the leaves and of itself: Orbax restores a flipped bit without a word.
 
 import hashlib
 import json
+import re
 import shutil
 import time
 from collections.abc import Mapping
@@ -20,18 +21,31 @@ from appo_jax.types import InputError
 
 FORMAT_VERSION = 2
 _DELETED = ".deleted"  # where a checkpoint goes before its files do
+# Orbax takes the first four for patterns and a colon at the end of a name for a bucket; what is no
+# Unicode text (lone surrogates stand for it) it can't pass on.
+_NO_PLACE = re.compile(r"[\[*?\\]|:/|[\ud800-\udfff]")
 
 
 class Damaged(InputError):
     """A checkpoint whose contents can't be read or differ from what was saved."""
 
 
+def check_place(folder: Path) -> None:
+    """Raise InputError for a folder in which Orbax couldn't find again what it wrote."""
+    found = _NO_PLACE.search(f"{folder.absolute()}/")
+    if found:
+        raise InputError(
+            f"{folder.absolute()}: {found.group()!r} in the path, expected a path of text without "
+            "any of [ * ? \\ and without a colon at the end of a name, to keep checkpoints there"
+        )
+
+
 def updates(folder: Path) -> list[int]:
     """The updates of which `folder` holds a whole checkpoint, ascending."""
     if not folder.is_dir():
         return []
-    with _manager(folder) as manager:
-        return sorted(manager.all_steps())
+    names = [path.name for path in folder.iterdir() if path.is_dir()]
+    return sorted(int(name) for name in names if re.fullmatch("0|[1-9][0-9]*", name))
 
 
 def save(folder: Path, update: int, arrays: Any, metadata: Mapping[str, Any]) -> None:
@@ -39,8 +53,9 @@ def save(folder: Path, update: int, arrays: Any, metadata: Mapping[str, Any]) ->
 
     arrays: a pytree of arrays, typed keys included. metadata: JSON-able. Raises RuntimeError when
     Orbax declines, as it does for an update that is there already, and OSError when the files can't
-    be written (a full disk); the checkpoints that were there are as they were.
+    be written (a full disk) or read back; the checkpoints that were there are as they were.
     """
+    check_place(folder)
     described = {
         **metadata,
         "format_version": FORMAT_VERSION,
@@ -64,6 +79,13 @@ def save(folder: Path, update: int, arrays: Any, metadata: Mapping[str, Any]) ->
         ) from error
     if not written:
         raise RuntimeError(f"{folder}: Orbax declined to save update {update}")
+    try:
+        restore(folder, update, arrays)
+    except Damaged as error:
+        delete(folder, update)
+        raise OSError(
+            f"{error}, right after it was saved; expected a place whose files can be read back"
+        ) from error
 
 
 def restore(folder: Path, update: int, template: Any) -> tuple[Any, dict[str, Any]]:
@@ -71,7 +93,8 @@ def restore(folder: Path, update: int, template: Any) -> tuple[Any, dict[str, An
 
     template: a pytree of arrays or `jax.ShapeDtypeStruct`s of the shapes to expect. Raises
     InputError for a checkpoint that isn't there, for another format and for arrays of other shapes,
-    Damaged for contents that can't be read or differ from what was saved.
+    Damaged for contents that make no sense or differ from what was saved, OSError for files that
+    can't be opened.
     """
     name = f"checkpoint {folder}/{update}"
     metadata = read_metadata(folder, update)
@@ -111,7 +134,16 @@ def read_metadata(folder: Path, update: int) -> dict[str, Any]:
 
 
 def set_aside(folder: Path, update: int) -> Path:
-    """Move a checkpoint out of the way, into a sibling folder, and return its new place."""
+    """Move a damaged checkpoint out of the way, into a sibling folder, and return its new place.
+
+    Raises OSError where a fresh one can't be read back either: the fault isn't the checkpoint's.
+    """
+    probe = folder.with_name(f".{folder.name}-probe")
+    shutil.rmtree(probe, ignore_errors=True)
+    try:
+        save(probe, 0, {"probe": np.zeros(2, np.float32)}, {})
+    finally:
+        shutil.rmtree(probe, ignore_errors=True)
     target = folder.with_name(f"{folder.name}-damaged") / f"{update}-{time.time_ns()}"
     target.parent.mkdir(exist_ok=True)
     return (folder / str(update)).rename(target)
@@ -127,6 +159,9 @@ def _restore_item(
     try:
         return manager.restore(update, args=ocp.args.Composite(**{item: args}))[item]
     except Exception as error:  # damaged files make Orbax raise anything, down to AttributeError
+        for path in (Path(manager.directory) / str(update)).rglob("*"):
+            if path.is_file():
+                path.open("rb").close()
         raise Damaged(
             f"{name}: damaged, Orbax can't read its {item} ({type(error).__name__})"
         ) from error
@@ -157,6 +192,7 @@ def _metadata_digest(metadata: Mapping[str, Any]) -> str:
 
 
 def _manager(folder: Path, cleanup_tmp_directories: bool = False) -> ocp.CheckpointManager:
+    check_place(folder)
     options = ocp.CheckpointManagerOptions(
         max_to_keep=None,  # the caller knows which checkpoints an evaluation still needs
         enable_async_checkpointing=False,

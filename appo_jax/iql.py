@@ -32,7 +32,7 @@ from appo_jax import losses
 from appo_jax.actors import gaussian_log_prob
 from appo_jax.data import sampling
 from appo_jax.networks import MLP, Params, forward, forward_ensemble, state_action
-from appo_jax.settings import Settings, SweptSettings, setting
+from appo_jax.settings import MAX_LAYERS, MAX_ROWS, MAX_UNITS, Settings, SweptSettings, setting
 from appo_jax.trainable import Trainable
 from appo_jax.types import Metrics, Store, Transitions, View
 
@@ -46,9 +46,11 @@ class Config(Settings):
     """What shapes the program. Defaults are LiRE's."""
 
     variant: Literal["lire", "jax"] = setting("lire", "whose IQL: lire (the paper's) or jax")
-    hidden_layers: int = setting(2, "hidden layers of critics, value network and actor (ReLU)")
-    hidden_dim: int = setting(256, "units of each hidden layer")
-    batch_size: int = setting(256, "transitions of one update")
+    hidden_layers: int = setting(
+        2, "hidden layers of critics, value network and actor (ReLU)", high=MAX_LAYERS
+    )
+    hidden_dim: int = setting(256, "units of each hidden layer", high=MAX_UNITS)
+    batch_size: int = setting(256, "transitions of one update", high=MAX_ROWS)
     critic_learning_rate: float = setting(3e-4, "Adam's, of the critics", above=0)
     value_learning_rate: float = setting(3e-4, "Adam's, of the value network", above=0)
     actor_learning_rate: float = setting(3e-4, "Adam's, of the actor, at the start", above=0)

@@ -20,6 +20,11 @@ class Purpose(enum.IntEnum):
     BATCHES = 5
 
 
+def key(seed: int) -> jax.Array:
+    """A typed key: threefry's, also where JAX_DEFAULT_PRNG_IMPL names other numbers."""
+    return jax.random.key(seed, impl="threefry2x32")
+
+
 def purpose_key(seed: int, purpose: Purpose) -> jax.Array:
     """The typed key of one purpose under one seed."""
-    return jax.random.fold_in(jax.random.key(seed), purpose)
+    return jax.random.fold_in(key(seed), purpose)

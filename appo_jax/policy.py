@@ -1,9 +1,11 @@
 """A trained policy, and how to get one out of a checkpoint and nothing else."""
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+import importlib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +13,11 @@ import numpy as np
 
 from appo_jax import checkpoint, registry
 from appo_jax.data.dataset import ActionScale, Normaliser
+from appo_jax.keys import key
 from appo_jax.trainable import snapshot
 from appo_jax.types import InputError
+
+_T = TypeVar("_T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,9 +53,24 @@ class Policy:
         learner = registry.algorithm(self.algorithm).policy_learner
         return np.asarray(learner.act(self.config, self.state, self.normaliser(observations)))
 
+    def __reduce__(self) -> Any:
+        # Another process may not know an algorithm that was registered in this one.
+        learner = registry.algorithm(self.algorithm).policy_learner
+        values = (getattr(self, field.name) for field in dataclasses.fields(self))
+        return _unpickled, (getattr(learner, "__name__", ""), *values)
+
     def on_device(self) -> "Policy":
         """The same with its arrays on the device, for many calls."""
         return dataclasses.replace(self, state=jax.device_put(self.state))
+
+
+def _unpickled(learner: str, algorithm: str, *values: Any) -> Policy:
+    """A policy whose algorithm is registered here as it was where it was pickled."""
+    if ":" not in algorithm and algorithm not in registry.ALGORITHMS:
+        with contextlib.suppress(ImportError, ValueError):  # who uses the policy is told
+            module: Any = importlib.import_module(learner)
+            registry.ALGORITHMS[algorithm] = registry.Algorithm("registered elsewhere", module)
+    return Policy(algorithm, *values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,15 +87,42 @@ def load_policy(path: str | Path, run: int = 0) -> Policy:
 
     Its actions are in the environment's units. path: a run's folder or a folder of its policy
     checkpoints (the last one is taken), or one checkpoint in it (`checkpoints/policy/5000`).
-    run: its number in a grid. Raises InputError for a folder that holds none, for a run that isn't
-    there, and for a checkpoint that is damaged or of another format.
+    run: its number in a grid. Where a training beside it deletes the checkpoint meanwhile, the one
+    that is the last then is taken. Raises InputError for a folder that holds none, for a run that
+    isn't there, and for a checkpoint that is damaged or of another format, OSError for files that
+    can't be opened.
     """
     return load(Path(path), run).policy.on_device()
 
 
 def load(path: Path, run: int = 0) -> Saved:
     """As `load_policy`, with what else is known."""
-    folder, update, metadata = find(path, run)
+    return _of_the_latest(path, lambda found: _load(path, found, run))
+
+
+def runs(path: Path) -> list[int]:
+    """The numbers of the runs that `path` of `load_policy` stands for, in ascending order."""
+    return _of_the_latest(path, lambda found: _runs(_with_metadata(path, found)))
+
+
+def _of_the_latest(path: Path, read: Callable[[list[tuple[Path, int]]], _T]) -> _T:
+    """What is read of the latest checkpoints; again, where others have become so meanwhile."""
+    while True:
+        found = _latest(path)
+        try:
+            return read(found)
+        except (InputError, OSError):
+            if _latest(path) == found:
+                raise
+
+
+def _load(path: Path, places: list[tuple[Path, int]], run: int) -> Saved:
+    found = _with_metadata(path, places)
+    holding = [one for one in found if run in _runs_of(one[-1])]
+    if not holding:
+        there = _runs(found)
+        raise InputError(f"{path}: run {run}, expected {there[0]} to {there[-1]}")
+    folder, update, metadata = holding[0]
     row = run - metadata["first_run"]
     config = metadata["runs"][row]
     learner = registry.algorithm(config["algorithm"]).policy_learner
@@ -115,9 +162,9 @@ def template(algorithm: str, config: Any, dims: tuple[int, int], rows: int) -> d
     learner = registry.algorithm(algorithm).policy_learner
 
     def of_zeros() -> dict[str, Any]:
-        state = learner.init(config, jax.random.key(0), *dims)
-        columns: Any = jnp.zeros(dims[0])
-        bounds: Any = jnp.zeros(dims[1])
+        state = learner.init(config, key(0), *dims)
+        columns: Any = jnp.zeros(dims[0], jnp.float32)
+        bounds: Any = jnp.zeros(dims[1], jnp.float32)
         return arrays(
             jax.tree.map(lambda leaf: jnp.stack([leaf] * rows), state),
             [Normaliser(columns, columns)] * rows,
@@ -127,30 +174,41 @@ def template(algorithm: str, config: Any, dims: tuple[int, int], rows: int) -> d
     return jax.eval_shape(of_zeros)
 
 
-def find(path: Path, run: int) -> tuple[Path, int, dict[str, Any]]:
-    """Folder, update and metadata of the checkpoint that `path` of `load_policy` stands for."""
+def _latest(path: Path) -> list[tuple[Path, int]]:
+    """Folder and update of each checkpoint that `path` of `load_policy` stands for."""
     if path.name.isdecimal() and (path / "metadata").is_dir():
-        found = [(path.parent, int(path.name))]
-    else:
-        # A grid that was too large for one group of runs has a folder for each.
-        inside = [*path.glob("checkpoints/policy*"), *path.glob("policy*"), path]
-        folders = [f for f in inside if _holds_checkpoints(f) and not f.name.endswith("-damaged")]
-        found = [(folder, checkpoint.updates(folder)[-1]) for folder in folders]
-    if not found:
+        return [(path.parent, int(path.name))]
+    # A grid that was too large for one group of runs has a folder for each.
+    inside = [*path.glob("checkpoints/policy*"), *path.glob("policy*"), path]
+    saved = {f: checkpoint.updates(f) for f in inside if not f.name.endswith("-damaged")}
+    return [
+        (folder, updates[-1])
+        for folder, updates in saved.items()
+        if any((folder / str(update) / "metadata").is_dir() for update in updates)
+    ]
+
+
+def _with_metadata(
+    path: Path, places: list[tuple[Path, int]]
+) -> list[tuple[Path, int, dict[str, Any]]]:
+    """The same, each with its metadata."""
+    if not places:
         raise InputError(
             f"{path}: no policy checkpoint, expected a run's folder or a checkpoint in it"
         )
-    runs: list[int] = []
-    for folder, update in found:
-        metadata = checkpoint.read_metadata(folder, update)
-        own = range(metadata["first_run"], metadata["first_run"] + len(metadata["runs"]))
-        if run in own:
-            return folder, update, metadata
-        runs += own
-    raise InputError(f"{path}: run {run}, expected {min(runs)} to {max(runs)}")
+    found = [(*place, checkpoint.read_metadata(*place)) for place in places]
+    for folder, update, metadata in found:
+        if "first_run" not in metadata:
+            raise InputError(
+                f"{folder}/{update}: a checkpoint of something else, expected one of a policy, in "
+                "the folder checkpoints/policy of a run"
+            )
+    return found
 
 
-def _holds_checkpoints(folder: Path) -> bool:
-    return folder.is_dir() and any(
-        path.name.isdecimal() and (path / "metadata").is_dir() for path in folder.iterdir()
-    )
+def _runs(found: list[tuple[Path, int, dict[str, Any]]]) -> list[int]:
+    return sorted(run for _, _, metadata in found for run in _runs_of(metadata))
+
+
+def _runs_of(metadata: Mapping[str, Any]) -> range:
+    return range(metadata["first_run"], metadata["first_run"] + len(metadata["runs"]))

@@ -17,7 +17,7 @@ from flax import struct
 
 from appo_jax import losses
 from appo_jax.networks import MLP, Params, forward, forward_ensemble, state_action
-from appo_jax.settings import Settings, setting
+from appo_jax.settings import MAX_LAYERS, MAX_ROWS, MAX_UNITS, Settings, setting
 from appo_jax.trainable import Trainable
 from appo_jax.types import LabelledPairs, Metrics, SegmentPairs, Store, View
 
@@ -28,15 +28,15 @@ _RELABEL_ROWS = 8192  # rows of one relabelling step: bounds the memory of the a
 class Config(Settings):
     """What shapes the program. Defaults are LiRE's, which the paper follows."""
 
-    hidden_layers: int = setting(2, "hidden layers of each member of the ensemble")
-    hidden_dim: int = setting(128, "units of each hidden layer of a member")
+    hidden_layers: int = setting(2, "hidden layers of each member of the ensemble", high=MAX_LAYERS)
+    hidden_dim: int = setting(128, "units of each hidden layer of a member", high=MAX_UNITS)
     negative_slope: float = setting(0.01, "slope of a member's LeakyReLU below 0", low=0, high=1)
-    ensemble_size: int = setting(3, "members of the ensemble")
+    ensemble_size: int = setting(3, "members of the ensemble", high=MAX_LAYERS)
     learning_rate: float = setting(1e-3, "Adam's", above=0)
     decay_rate: float = setting(0.9, "factor on that rate at each decay", above=0, high=1)
     decay_epochs: int = setting(10, "epochs between decays")
     num_epochs: int = setting(300, "passes over the labels")
-    batch_size: int = setting(512, "labelled pairs of one update")
+    batch_size: int = setting(512, "labelled pairs of one update", high=MAX_ROWS)
     scale: Literal["minmax", "raw"] = setting(
         "minmax", "of r_hat: minmax ([0, 1] over the data set) or raw (the members' mean)"
     )

@@ -25,6 +25,9 @@ from flax import struct
 from appo_jax.types import InputError
 
 MAX_INT = 2**31 - 1  # int32's
+# Of a batch, of a layer's units, and of layers: the numbers in an array, and XLA counts with int32
+# here and there, stay far below that.
+MAX_ROWS, MAX_UNITS, MAX_LAYERS = 2**20, 2**16, 1000
 # As Python's numbers, which compare with any whole number and without rounding.
 _FLOAT_MIN, _FLOAT_MAX = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 

@@ -16,10 +16,18 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from appo_jax.data import sampling
-from appo_jax.types import LabelledPairs, Metrics, SegmentPairs, Store, View
+from appo_jax.types import InputError, LabelledPairs, Metrics, SegmentPairs, Store, View
 
 BatchRuns = Literal["map", "vmap"]
 RUNS = "runs"  # the mesh axis
+_JAX: dict[str, Any] = {
+    "jax_enable_x64": False,
+    "jax_disable_jit": False,
+    "jax_numpy_dtype_promotion": "standard",
+    "jax_numpy_rank_promotion": "allow",
+    "jax_threefry_partitionable": True,
+    "jax_random_seed_offset": 0,
+}
 
 
 class Learner(Protocol):
@@ -83,6 +91,17 @@ def horizon(learner: PolicyLearner, config: Any) -> int | None:
     """
     own = getattr(learner, "horizon", None)
     return None if own is None else own(config)
+
+
+def check_jax() -> None:
+    """Raise InputError where JAX is set, by a variable or in code, to compute otherwise."""
+    for name, expected in _JAX.items():
+        found = jax.config.values.get(name, expected)
+        if found != expected:
+            raise InputError(
+                f"{name.upper()} is {found}, expected {expected}, with which all numbers here are "
+                "computed"
+            )
 
 
 def choose_batch_runs(wanted: str = "auto") -> BatchRuns:

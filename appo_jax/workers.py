@@ -1,13 +1,15 @@
 """Worker processes for simulators: spawned, one thread each, gone when their parent is gone."""
 
 import contextlib
+import importlib
 import multiprocessing
 import multiprocessing.context
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import CancelledError, ProcessPoolExecutor
+from multiprocessing.synchronize import Event
 from typing import Any
 
 import jax
@@ -38,8 +40,19 @@ def environment(**variables: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
+def import_mujoco() -> None:
+    """Import it without a renderer where that of MUJOCO_GL isn't there: none is needed."""
+    if "MUJOCO_GL" not in os.environ:
+        return
+    try:
+        importlib.import_module("mujoco")
+    except Exception:  # it looks for the renderer's library, and falls over what it doesn't find
+        with environment(MUJOCO_GL="disable"):
+            importlib.import_module("mujoco")
+
+
 # Ctrl-C and schedulers signal the whole process group; the parent decides what becomes of workers.
-_IGNORED = (signal.SIGINT, signal.SIGTERM)
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
@@ -55,6 +68,12 @@ def _without_interrupts() -> Iterator[None]:
 
 class _Process(multiprocessing.context.SpawnProcess):
     def start(self) -> None:
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            # In a worker, which imports the main script again: an error would be a traceback.
+            raise SystemExit(
+                "the script that starts worker processes is imported by each of them, expected its "
+                'calls below `if __name__ == "__main__":`'
+            )
         with environment(**_WORKER_ENVIRONMENT), _without_interrupts():
             super().start()
 
@@ -66,12 +85,39 @@ class _Context(multiprocessing.context.SpawnContext):
     Process = _Process
 
 
-def _start_worker() -> None:
+class _Pool(ProcessPoolExecutor):
+    def __init__(self, num_workers: int):
+        context = _Context()
+        with _without_interrupts():  # its first semaphore starts Python's tracker of such things
+            self._shut_down = context.Event()
+        super().__init__(
+            num_workers, mp_context=context, initializer=_start_worker, initargs=(self._shut_down,)
+        )
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        if cancel_futures:
+            self._shut_down.set()
+        super().shutdown(wait, cancel_futures=cancel_futures)
+
+
+_shut_down: Event | None = None  # a worker's own pool's
+
+
+def check_wanted() -> None:
+    """Raise CancelledError in a worker whose pool was shut down; to be called between steps."""
+    if _shut_down is not None and _shut_down.is_set():
+        raise CancelledError
+
+
+def _start_worker(shut_down: Event | None = None) -> None:
+    global _shut_down
+    _shut_down = shut_down
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     # A policy's small batches wait longer for XLA's thread to wake up than for their result.
     # No environment variable does this.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
+    import_mujoco()
     threading.Thread(target=_die_with_parent, daemon=True).start()
 
 
@@ -86,11 +132,12 @@ def pool(num_workers: int) -> ProcessPoolExecutor:
     """A pool of `num_workers` spawned processes; what a worker keeps in module globals lives on.
 
     The functions submitted must be importable (module level), their arguments picklable. Workers
-    see the CPU only, use one thread, ignore SIGINT and SIGTERM, and exit when their parent dies,
-    however it does. Never kill one to stop it: killed while it sends a result, it leaves the pool
-    waiting for the rest for ever. Cancel what has not begun, and wait for what has.
+    see the CPU only, use one thread, ignore the signals that stop a command, and exit when their
+    parent dies, however it does. Never kill one to stop it: killed while it sends a result, it
+    leaves the pool waiting for the rest for ever. `shutdown(cancel_futures=True)` cancels what has
+    not begun, and what has begun where it calls `check_wanted`.
     """
-    return ProcessPoolExecutor(num_workers, mp_context=_Context(), initializer=_start_worker)
+    return _Pool(num_workers)
 
 
 def process(target: Callable[..., None], *arguments: Any) -> multiprocessing.context.SpawnProcess:

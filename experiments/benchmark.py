@@ -21,6 +21,7 @@ from absl import flags
 from appo_jax.types import InputError
 from experiments.benchmarks.figures import PRESETS, Row, saturation
 from experiments.terminal.cli import available_cores, cpuinfo, run
+from experiments.terminal.flags import define
 
 # Of other processes, in the last minute. PyTorch's threads spin while they wait for each other, so
 # one that has lost its core to another process stops them all.
@@ -81,7 +82,7 @@ def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
     group: dict[str, Any] = {"flag_values": values, "module_name": "benchmark"}
     flags.DEFINE_enum("preset", "default", list(PRESETS), "what to measure", **group)
     flags.DEFINE_list("figures", None, f"some of the preset's only: {_FIGURE_NAMES}", **group)
-    flags.DEFINE_string("output", None, "JSON file for the figures", **group)
+    define(values, "output", Path, "JSON file for the figures", "benchmark")
     flags.DEFINE_integer(
         "rounds", 9, "times that each side is timed, at least 1", lower_bound=1, **group
     )

@@ -8,6 +8,7 @@ import contextlib
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -22,6 +23,7 @@ from experiments.collecting import sac_collection, scripted_collection
 from experiments.collecting.summary import summary
 from experiments.runs.events import Counter
 from experiments.terminal.cli import available_cores, naming, run
+from experiments.terminal.flags import define, with_flag
 from experiments.terminal.progress import Terminal
 
 REPLAY_FLAGS = ("env", "num_seeds", "batch_size", "updates_per_step")
@@ -29,7 +31,7 @@ REPLAY_FLAGS = ("env", "num_seeds", "batch_size", "updates_per_step")
 
 def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
     """Define the flags, grouped by the recipe that they are for."""
-    group: dict[str, Any] = {"flag_values": values, "module_name": "collect"}
+    group: dict[str, Any] = {"flag_values": values, "module_name": "What to collect"}
     recipes = (scripted.RECIPE, replay_collection.RECIPE)
     text = "Meta-World task, e.g. sweep (sweep-v2, sweep-v3)"
     flags.DEFINE_string("task", None, text, **group)
@@ -37,11 +39,13 @@ def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
     text = "transitions in all, on Meta-World whole episodes; default: the paper's size"
     flags.DEFINE_integer("size", None, text, **group)
     flags.DEFINE_integer("seed", 0, "data seed, 0 or more", **group)
-    flags.DEFINE_string("data_dir", None, "folder of the data sets; default: Minari's", **group)
+    define(values, "data_dir", Path, "folder of the data sets; default: Minari's", "collect")
 
     group["module_name"] = f"{scripted.RECIPE} only"
-    text = "simulator processes, at least 1"
-    flags.DEFINE_integer("num_workers", available_cores(), text, lower_bound=1, **group)
+    text = "simulator processes, 1 to 1000"
+    flags.DEFINE_integer(
+        "num_workers", available_cores(), text, lower_bound=1, upper_bound=1000, **group
+    )
 
     group["module_name"] = f"{replay_collection.RECIPE} only"
     text = "id of a Gymnasium environment, e.g. Hopper-v5, in place of --task"
@@ -92,7 +96,7 @@ def replay_from_flags(values: flags.FlagValues) -> Recipe:
         values.seed,
         agents,
         rate or Recipe.updates_per_step,
-        config=sac.Config(batch_size=values.batch_size or sac.Config.batch_size),
+        config=with_flag("", sac.Config, batch_size=values.batch_size or sac.Config.batch_size),
     )
 
 

@@ -1,18 +1,20 @@
 """Evaluate a trained policy: `python -m experiments.evaluate --checkpoint=<a run's folder>`.
 
 A checkpoint is all it needs. With the seed and the number of episodes of the training run it gives
-the very numbers that training wrote down at that update.
+the very numbers that training wrote down at that update. Of a grid all runs are evaluated.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
 from appo_jax import evaluation, policy, workers
-from appo_jax.settings import MAX_INT, Settings, setting
+from appo_jax.settings import MAX_INT, MAX_ROWS, Settings, setting
 from appo_jax.types import InputError
+from experiments.runs import files
 from experiments.runs.experiment import named_settings, shown
 from experiments.terminal import cli
 from experiments.terminal.flags import define, define_settings, given
@@ -24,62 +26,120 @@ _GROUP = "What to evaluate"
 class Options(Settings):
     """What is asked of an evaluation."""
 
-    run: int = setting(0, "which run of a grid, from 0", low=0)
-    episodes: int = setting(50, "how many")
+    run: int | None = setting(None, "one run of a grid, from 0; all if left out", low=0)
+    episodes: int = setting(50, "how many", high=MAX_ROWS)
     seed: int | None = setting(
         None, "of the episodes; the training run's if left out", low=0, high=MAX_INT
     )
-    num_workers: int = setting(1, "simulator processes; all cores of this machine if left out")
+    num_workers: int = setting(
+        1, "simulator processes; all cores of this machine if left out", high=1000
+    )
 
 
 def define_flags(values: flags.FlagValues, argv: Sequence[str]) -> None:
     """Define the flags."""
     where = "a run's folder (its last checkpoint) or one checkpoint in it"
-    define(values, "checkpoint", str, where, _GROUP)
+    define(values, "checkpoint", Path, where, _GROUP)
     define_settings(values, Options, _GROUP)
+    define(values, "output", str, "JSON file for the results, with their intervals", _GROUP)
 
 
-def evaluate(path: Path, options: Options) -> tuple[policy.Saved, dict[str, float]]:
-    """What the checkpoint holds, and the metrics of its policy.
+def evaluate(
+    path: Path, runs: Sequence[int], options: Options
+) -> Iterator[tuple[policy.Saved, evaluation.Episodes]]:
+    """What the checkpoint holds of each run, and its episodes.
 
     Raises InputError for a checkpoint that can't be used.
     """
-    saved = policy.load(path, options.run)
+    found = [policy.load(path, run) for run in runs]
     with workers.pool(options.num_workers) as pool:
-        pending = evaluation.start(
-            pool,
-            saved.policy,
-            saved.config["env_name"],
-            saved.config["seed"] if options.seed is None else options.seed,
-            saved.update,
-            options.episodes,
-            saved.config["eval_stop_at_success"],
-        )
         try:
-            return saved, pending.result().metrics()
+            pending = [
+                evaluation.start(
+                    pool,
+                    saved.policy,
+                    saved.config["env_name"],
+                    saved.config["seed"] if options.seed is None else options.seed,
+                    saved.update,
+                    options.episodes,
+                    saved.config["eval_stop_at_success"],
+                )
+                for saved in found
+            ]
+            for saved, one in zip(found, pending, strict=True):
+                yield saved, one.result()
         except BaseException:
-            pending.cancel()
+            pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
+def result(run: int, saved: policy.Saved, episodes: evaluation.Episodes) -> dict[str, Any]:
+    """What `--output` gets of a run: rates in percent, None where they aren't known.
+
+    The intervals are of 95 %: Wilson's of the success rate, a bootstrap's of the mean return.
+    """
+    metrics, total = episodes.metrics(), len(episodes.returns)
+    is_known = "eval/success_rate" in metrics
+    return {
+        "run": run,
+        "update": saved.update,
+        "settings": named_settings(saved.config),
+        "episodes": total,
+        "lost_episodes": episodes.num_lost,
+        "success_rate": metrics.get("eval/success_rate"),
+        "success_rate_wilson": (
+            evaluation.wilson_interval(episodes.succeeded.sum(), total) if is_known else None
+        ),
+        "success_rate_at_end": metrics.get("eval/success_rate_at_end"),
+        "return": metrics.get("eval/return"),
+        "return_bootstrap": (
+            None if episodes.num_lost else evaluation.bootstrap_interval(episodes.returns)
+        ),
+        "warnings": episodes.warnings(),
+    }
+
+
+def lines(found: Mapping[str, Any], swept: Iterable[str], is_grid: bool) -> list[str]:
+    """A run's result, for a person."""
+    settings = found["settings"]
+    numbers = ", ".join(f"{name} {shown(settings[name])}" for name in swept)
+    of_run = f"run {found['run']}: " if is_grid else ""
+    shown_lines = [
+        f"{of_run}{settings['algorithm']} on {settings['env_name']}, {numbers}, seed "
+        f"{settings['seed']}, update {found['update']:,}, {found['episodes']} episodes",
+        *(f"warning: {warning}" for warning in found["warnings"]),
+    ]
+    if found["lost_episodes"]:
+        return shown_lines
+    success = ""
+    if found["success_rate"] is not None:
+        low, high = found["success_rate_wilson"]
+        success = (
+            f"success rate {found['success_rate']:.1f} % (at any step of an episode; 95 % Wilson "
+            f"interval {low:.1f} to {high:.1f}; at the last step "
+            f"{found['success_rate_at_end']:.1f} %), "
+        )
+    low, high = found["return_bootstrap"]
+    interval = f"(95 % bootstrap interval {low:.2f} to {high:.2f})"
+    return [*shown_lines, f"{success}return {found['return']:.2f} {interval}"]
+
+
 def main(values: flags.FlagValues) -> None:
-    """Evaluate what the flags name and print the result."""
+    """Evaluate what the flags name, print the results, and write them where they are asked for."""
     if values.checkpoint is None:
         raise InputError("--checkpoint is missing, expected a run's folder or a checkpoint")
+    output = Path(values.output) if values.output else None
+    if output and not output.parent.is_dir():
+        raise InputError(f"--output: no folder {output.parent}, expected one that exists")
     own = {"num_workers": cli.available_cores(), **given(values, Options)}
-    options = Options(**own)
-    saved, metrics = evaluate(Path(values.checkpoint), options)
-    found = named_settings(saved.config)
-    swept = ", ".join(f"{name} {shown(found[name])}" for name in saved.config["swept"])
-    print(
-        f"{found['algorithm']} on {found['env_name']}, {swept}, seed {found['seed']}, update "
-        f"{saved.update:,}, {options.episodes} episodes"
-    )
-    success = ""
-    if "eval/success_rate" in metrics:
-        at_end = f"(at the last step {metrics['eval/success_rate_at_end']:.1f} %)"
-        success = f"success rate {metrics['eval/success_rate']:.1f} % {at_end}, "
-    print(f"{success}return {metrics['eval/return']:.2f}")
+    options, path = Options(**own), Path(values.checkpoint)
+    runs = policy.runs(path) if options.run is None else [options.run]
+    results = []
+    for run, (saved, episodes) in zip(runs, evaluate(path, runs, options), strict=True):
+        results.append(result(run, saved, episodes))
+        print("\n".join(lines(results[-1], saved.config["swept"], len(runs) > 1)))
+        if output:
+            files.write_json(output, {"checkpoint": str(path), "runs": results})
 
 
 if __name__ == "__main__":

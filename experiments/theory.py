@@ -19,12 +19,13 @@ from appo_jax.types import InputError
 from experiments.tabular.figures import claims, table, write
 from experiments.tabular.grids import FIGURES, PRESETS, measure_all
 from experiments.terminal.cli import run
+from experiments.terminal.flags import define
 
 
 def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
     """Define the flags, in the order in which they matter."""
     group: dict[str, Any] = {"flag_values": values, "module_name": "theory"}
-    flags.DEFINE_string("workdir", None, "folder for the figures and the table", **group)
+    define(values, "workdir", Path, "folder for the figures and the table", "theory")
     flags.DEFINE_enum("preset", "full", list(PRESETS), "sizes of the grids", **group)
     flags.DEFINE_multi_enum(
         *("figures", None, list(FIGURES), "figure to make, can be given again; default: all"),

@@ -34,6 +34,7 @@ from experiments.runs.results import RunResult, table
 from experiments.runs.sources import resolve
 from experiments.terminal import cli
 from experiments.terminal.flags import (
+    decimal_commas,
     define,
     define_settings,
     given,
@@ -78,16 +79,16 @@ def define_flags(values: flags.FlagValues, argv: Sequence[str]) -> None:
     define(values, "env", str, "instead of a task: an id of Gymnasium, e.g. Hopper-v5", main)
     define(values, "algorithm", str, f"{whats}; or module:name of your own", main, name)
     define_settings(values, _Request, main, names=("dataset",))
-    define(values, "preferences", str, "JSON Lines file of labels to learn from", main)
+    define(values, "preferences", Path, "JSON Lines file of labels to learn from", main)
     own = ("num_feedback", "seed", "num_updates")
     define_settings(values, Experiment, main, several=_LISTS, names=own)
     define_settings(values, _Request, main, names=("num_seeds",))
     where = "folder of the run (default: runs/<task>/<algorithm>/<digest of its settings>)"
-    define(values, "workdir", str, where, main)
+    define(values, "workdir", Path, where, main)
     swept = [field.name for field in settings.fields(learner.Swept)]
     define_settings(values, learner.Swept, f"Numbers of {name} (several: 0.01,0.03)", "", swept)
     data = "Data"
-    define(values, "data_dir", str, "folder of the data sets (default: Minari's)", data)
+    define(values, "data_dir", Path, "folder of the data sets (default: Minari's)", data)
     define_settings(values, _Request, data, names=("dataset_size", "data_seed"))
     define_settings(values, Experiment, "Labels and rewards", names=_LABELS)
     define_settings(values, Experiment, "Evaluation", names=_EVALUATION)
@@ -243,7 +244,13 @@ def _seeds(given_seeds: tuple[int, ...], num_seeds: int | None) -> tuple[int, ..
             f"--num_seeds={num_seeds}: --seed names {len(given_seeds)} already, expected one of "
             "the two flags"
         )
-    return tuple(range(given_seeds[0], given_seeds[0] + num_seeds))
+    last = given_seeds[0] + num_seeds - 1
+    if last > MAX_INT:
+        raise InputError(
+            f"--num_seeds={num_seeds}: from --seed={given_seeds[0]} on the last one is {last}, "
+            f"expected at most {MAX_INT}"
+        )
+    return tuple(range(given_seeds[0], last + 1))
 
 
 def _label_counts(
@@ -345,16 +352,20 @@ def summary(results: Sequence[RunResult]) -> str:
     averaged = one.num_evaluations_averaged
     of = "the last evaluation" if averaged == 1 else f"the mean of the last {averaged} evaluations"
     if one.success_rate is not None:
-        return f"success rate {one.success_rate:.1f} % ({of})"
-    if one.total_return is None:
-        return f"no result: the run is {one.state}"
-    return f"return {one.total_return:.1f} ({of}; {one.env_name} knows no success)"
+        return f"success rate {one.success_rate:.1f} % ({of}; success at any step of an episode)"
+    if one.total_return is not None:
+        return f"return {one.total_return:.1f} ({of}; {one.env_name} knows no success)"
+    if one.state == "finished":
+        return "no result: the last evaluations lost episodes"
+    return f"no result: the run is {one.state}"
 
 
 def main(values: flags.FlagValues) -> None:
     """Run what the flags say."""
     runs, execution = experiments_from_flags(values)
     print(describe(runs, execution))
+    for warning in decimal_commas(values):
+        print(f"warning: {warning}")
     if values.compilation_cache:
         cli.use_compilation_cache()
     terminal = Terminal()

@@ -335,3 +335,54 @@ def test_metadata_are_plain_json(folder: Path) -> None:
     stored = json.loads((folder / "10" / "metadata" / "metadata").read_text())
     assert stored["leaves"]["['key']"] == "key<fry>[]"
     assert stored["digest"] == checkpoint.digest(make(2.0))
+
+
+ODD_PLACES = ("[x]", "a*", "a?", "back\\slash", "bucket:", "\udcff")
+
+
+@pytest.mark.parametrize("name", ODD_PLACES)
+def test_places_that_orbax_takes_for_others_are_refused(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name / "policy"
+    with pytest.raises(InputError, match="in the path, expected a path of text without"):
+        checkpoint.save(folder, 0, make(), {})
+    assert not folder.exists()
+    (folder / "0" / "metadata").mkdir(parents=True)
+    with pytest.raises(InputError, match="in the path, expected") as error:
+        checkpoint.read_metadata(folder, 0)
+    assert not isinstance(error.value, checkpoint.Damaged)
+
+
+def _damaged(*_: Any) -> Any:
+    raise checkpoint.Damaged("it can't be read")
+
+
+def test_what_cannot_be_read_back_is_not_saved(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "restore", _damaged)
+    with pytest.raises(OSError, match="it can't be read, right after it was saved; expected"):
+        checkpoint.save(folder, 20, make(), {})
+    assert checkpoint.updates(folder) == [0, 10]
+
+
+def test_nothing_is_put_aside_where_nothing_can_be_read_back(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "restore", _damaged)
+    with pytest.raises(OSError, match="right after it was saved"):
+        checkpoint.set_aside(folder, 10)
+    assert checkpoint.updates(folder) == [0, 10]
+    assert os.listdir(folder.parent) == ["policy"]
+
+
+def test_a_file_that_cannot_be_opened_is_not_damaged(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "10" / "metadata" / "metadata").write_text("{")
+
+    def refuse(path: Path, _: str) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(PermissionError):
+        checkpoint.read_metadata(folder, 10)

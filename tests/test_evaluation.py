@@ -29,6 +29,7 @@ class Fake:
     rewards: list[float]
     successes: list[bool]
     terminates: bool = False
+    time_limit: int | None = None
 
     def reset(self, seed: int) -> np.ndarray:
         assert seed == 100 + self.place
@@ -108,14 +109,77 @@ def test_stopping_at_the_first_success(fake_policy: tuple[Policy, list[Any]]) ->
     assert [environment.step_count for environment in environments] == [2, 4]
 
 
+def test_an_episode_of_numbers_that_are_not_finite_is_lost(
+    fake_policy: tuple[Policy, list[Any]],
+) -> None:
+    environments = [
+        Fake(0, [1.0, np.nan, 3.0], [False, True, False]),
+        Fake(1, [1.0, 1.0], [True, True]),
+    ]
+    episodes = evaluation._run_episodes(fake_policy[0], environments, [100, 101])
+    assert [environment.step_count for environment in environments] == [2, 2]
+    np.testing.assert_array_equal(episodes.returns, [np.nan, 2.0])
+    assert episodes.metrics() == {"eval/lost_episodes": 1.0}
+    (warning,) = episodes.warnings()
+    assert warning.startswith(
+        "1 of 2 episodes are lost: the simulator gave numbers that aren't fin"
+    )
+
+
+def test_an_episode_that_does_not_end_is_cut(
+    fake_policy: tuple[Policy, list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "MAX_STEPS", 3)
+    environments = [
+        Fake(0, [1.0] * 9, [False] * 9),
+        Fake(1, [1.0] * 3, [False] * 3),
+        Fake(2, [1.0] * 5, [False] * 5, time_limit=5),  # longer, but meant
+    ]
+    episodes = evaluation._run_episodes(fake_policy[0], environments, [100, 101, 102])
+    np.testing.assert_array_equal(episodes.returns, [3.0, 3.0, 5.0])
+    np.testing.assert_array_equal(episodes.is_cut, [True, False, False])
+    (warning,) = episodes.warnings()
+    assert warning.startswith("1 of 3 episodes had not ended after 3 steps and were cut there")
+
+
+def test_episodes_that_are_all_the_same_are_told() -> None:
+    def episodes(last: list[list[float]], returns: list[float]) -> Episodes:
+        flags = np.zeros((3, len(returns)))
+        return Episodes(flags[0], flags[1], np.array(returns), flags[2] > 0, np.array(last))
+
+    (warning,) = episodes([[1, 2]] * 3, [5, 5, 5]).warnings()
+    assert warning.startswith("all 3 episodes are the same: the environment ignores its seed, or")
+    assert episodes([[1, 2], [1, 2], [1, 3]], [5, 5, 5]).warnings() == []  # rewards are sparse
+    assert episodes([[1, 2]] * 3, [5, 5, 6]).warnings() == []
+    assert episodes([[1, 2]], [5]).warnings() == []
+
+
 def test_metrics_are_percentages() -> None:
     succeeded = np.array([True, True, True, False])
-    episodes = Episodes(succeeded, np.array([True, False, False, False]), np.array([1, 2, 3, 6.0]))
+    episodes = Episodes(
+        succeeded,
+        np.array([True, False, False, False]),
+        np.array([1, 2, 3, 6.0]),
+        np.zeros(4, bool),
+        np.zeros((4, 2)),
+    )
+    assert episodes.warnings() == []
     assert episodes.metrics() == {
         "eval/success_rate": 75.0,
         "eval/success_rate_at_end": 25.0,
         "eval/return": 3.0,
     }
+
+
+def test_intervals() -> None:
+    # By hand, of 8 of 10: (0.8 + 0.192) / 1.384 +- 1.96 sqrt(0.016 + 0.0096) / 1.384.
+    np.testing.assert_allclose(evaluation.wilson_interval(8, 10), (49.0, 94.3), atol=0.05)
+    assert evaluation.wilson_interval(0, 5)[0] == pytest.approx(0, abs=1e-9)
+    values = np.random.default_rng(0).normal(3, 2, 400)
+    low, high = evaluation.bootstrap_interval(values)
+    assert (low, high) == evaluation.bootstrap_interval(values)
+    # 1.96 standard errors of 2 / 20 to each side.
+    np.testing.assert_allclose([low, high], values.mean() + 0.196 * np.array([-1, 1]), atol=0.03)
 
 
 def test_an_episodes_seed_depends_on_run_update_and_episode() -> None:
@@ -141,10 +205,10 @@ class _InProcess:
         return SimpleNamespace(cancel=lambda: self.submitted.remove(call))
 
 
-def test_groups_have_a_fixed_size_and_cancel_drops_them() -> None:
+def test_groups_have_a_fixed_size() -> None:
     executor = _InProcess()
     policy: Any = object()
-    pending = evaluation.start(executor, policy, TASK, 3, 10, 12)  # type: ignore[arg-type]
+    evaluation.start(executor, policy, TASK, 3, 10, 12)  # type: ignore[arg-type]
     groups = [
         seeds
         for _, found, task, seeds, stop in executor.submitted
@@ -152,8 +216,6 @@ def test_groups_have_a_fixed_size_and_cancel_drops_them() -> None:
     ]
     seeds = [evaluation.episode_seed(3, 10, episode) for episode in range(12)]
     assert groups == [seeds[:5], seeds[5:10], seeds[10:]]
-    pending.cancel()
-    assert executor.submitted == []
 
 
 @pytest.fixture(scope="module")

@@ -5,36 +5,52 @@ import pickle
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from absl import flags
 
 import appo_jax
-from appo_jax import appo, checkpoint, policy, training
+from appo_jax import appo, checkpoint, policy, training, workers
 from appo_jax.data.dataset import ActionScale, Normaliser
 from appo_jax.trainable import snapshot
 from appo_jax.types import InputError
+from experiments import evaluate
 from experiments.runs import files, runner
+from tests.helpers import environments as odd
+from tests.helpers.processes import InTurn
 from tests.helpers.runs import TASK, TINY, parse, write_buffers
 
 ROOT = Path(__file__).parents[1]
 
 
-def save(folder: Path, update: int, num_runs: int = 2) -> list[policy.Policy]:
+def save(
+    folder: Path,
+    update: int,
+    num_runs: int = 2,
+    dims: tuple[int, int] = (5, 2),
+    settings: Mapping[str, Any] | None = None,
+) -> list[policy.Policy]:
     """A checkpoint of several runs; returns their policies."""
+    columns, width = dims
     config = appo.Config(hidden_layers=1, hidden_dim=8)
     draw = np.random.default_rng(update)
-    states = [appo.init(config, jax.random.key(seed), 5, 2) for seed in range(num_runs)]
+    states = [appo.init(config, jax.random.key(seed), *dims) for seed in range(num_runs)]
     normalisers = [
-        Normaliser(draw.normal(size=5).astype(np.float32), draw.uniform(1, 2, 5).astype(np.float32))
+        Normaliser(
+            draw.normal(size=columns).astype(np.float32),
+            draw.uniform(1, 2, columns).astype(np.float32),
+        )
         for _ in range(num_runs)
     ]
     scales = [
         ActionScale(
-            draw.normal(size=2).astype(np.float32), draw.uniform(1, 2, 2).astype(np.float32)
+            draw.normal(size=width).astype(np.float32), draw.uniform(1, 2, width).astype(np.float32)
         )
         for _ in range(num_runs)
     ]
@@ -43,8 +59,12 @@ def save(folder: Path, update: int, num_runs: int = 2) -> list[policy.Policy]:
         folder,
         update,
         policy.arrays(training.stack_runs(states), normalisers, scales),
-        {"runs": [{**run, "seed": n} for n in range(num_runs)], "first_run": 0, "rows": num_runs}
-        | {"observation_dim": 5, "action_dim": 2},
+        {
+            "runs": [{**run, "seed": n, **(settings or {})} for n in range(num_runs)],
+            "first_run": 0,
+            "rows": num_runs,
+        }
+        | {"observation_dim": columns, "action_dim": width},
     )
     return [
         policy.Policy("appo", config, snapshot(state), normaliser, scale)
@@ -75,7 +95,9 @@ def test_each_run_comes_back(tmp_path: Path) -> None:
     np.testing.assert_allclose(saved[0](observations), in_its_units, atol=1e-5)
     assert policy.load(folder, 1).config["seed"] == 1
     assert policy.load(folder).update == 20
-    pickle.dumps(policy.load(folder).policy)
+    assert policy.runs(tmp_path / "run") == [0, 1]
+    again = pickle.loads(pickle.dumps(policy.load(folder).policy))
+    np.testing.assert_array_equal(again(observations), saved[0](observations))
 
 
 def test_what_can_not_be_loaded(tmp_path: Path) -> None:
@@ -173,11 +195,44 @@ def test_the_last_three_checkpoints_give_the_numbers_of_training(trained: Path) 
             numbers = "lam 0.03, discount 0.99, tau 0.001"
             assert first == f"appo on {TASK}-v3, {numbers}, seed 0, update {update}, 6 episodes"
             rate, at_end, total = (metrics.values(0, "eval", name)[update] for name in names)
-            assert second == (
-                f"success rate {rate:.1f} % (at the last step {at_end:.1f} %), return {total:.2f}"
+            assert second.startswith(
+                f"success rate {rate:.1f} % (at any step of an episode; 95 % W"
             )
+            assert f"at the last step {at_end:.1f} %), return {total:.2f} (95 % boot" in second
             found[update] = second
     assert len(set(found.values())) == 3  # the policies differ
+
+
+def test_every_run_of_a_grid_is_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "checkpoints" / "policy"
+    run = {"env_name": odd.name(odd.Plain), "seed": 3, "dataset": {"id": "d"}}
+    run |= {"swept": {"lam": 0.1}, "eval_stop_at_success": False}
+    monkeypatch.setattr(workers, "pool", InTurn)
+    save(folder, 10, 2, (3, 1), run)
+
+    def evaluated(*arguments: str) -> list[str]:
+        values, argv = flags.FlagValues(), ["evaluate", f"--checkpoint={tmp_path}", *arguments]
+        evaluate.define_flags(values, argv)
+        values(argv)
+        evaluate.main(values)
+        return capsys.readouterr().out.splitlines()
+
+    output = tmp_path / "found.json"
+    printed = evaluated("--episodes=6", f"--output={output}")
+    first, _, second, result = printed
+    assert first.startswith("run 0: appo on ")
+    assert second.startswith("run 1: appo on ")
+    zero, one = files.read_json(output)["runs"]
+    assert (zero["run"], one["run"], one["update"], one["settings"]["lam"]) == (0, 1, 10, 0.1)
+    assert zero["success_rate"] is zero["success_rate_wilson"] is None
+    low, high = one["return_bootstrap"]
+    assert low < one["return"] < high
+    assert result == f"return {one['return']:.2f} (95 % bootstrap interval {low:.2f} to {high:.2f})"
+    assert evaluated("--episodes=6", "--run=1") == [second.removeprefix("run 1: "), result]
+    with pytest.raises(InputError, match="^--output: no folder .*nowhere, expected one that exis"):
+        evaluated(f"--output={tmp_path / 'nowhere' / 'found.json'}")
 
 
 def test_bad_evaluations(trained: Path) -> None:
@@ -218,3 +273,45 @@ def test_a_checkpoint_of_another_format(tmp_path: Path, monkeypatch: pytest.Monk
         expected = f"format version {version} of {whose} appo-jax, expected 2; use the release"
         with pytest.raises(InputError, match=expected):
             appo_jax.load_policy(folder)
+
+
+def test_a_checkpoint_that_a_training_deletes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "checkpoints" / "policy"
+    save(folder, 10)
+    restore = checkpoint.restore
+
+    def meanwhile(*arguments: Any) -> Any:
+        if checkpoint.updates(folder) == [10]:
+            save(folder, 20)
+            checkpoint.delete(folder, 10)
+        return restore(*arguments)
+
+    monkeypatch.setattr(checkpoint, "restore", meanwhile)
+    assert policy.load(tmp_path).update == 20
+    with pytest.raises(InputError, match="no policy checkpoint"):
+        policy.load(folder / "10")
+
+
+def test_a_checkpoint_of_something_else(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints" / "reward-40"
+    checkpoint.save(folder, 5, {"states": jnp.zeros(3)}, {"rows": 1})
+    for path in (folder, folder / "5"):
+        with pytest.raises(InputError, match="reward-40/5: a checkpoint of something else, expec"):
+            appo_jax.load_policy(path)
+
+
+def test_jaxs_settings_change_no_policy(tmp_path: Path) -> None:
+    """Where a process computes in float64, or draws other numbers."""
+    (expected,) = save(tmp_path / "policy", 10, num_runs=1)
+    different = {"jax_enable_x64": True, "jax_default_prng_impl": "rbg"}
+    before = {name: jax.config.values[name] for name in different}
+    try:
+        for name, value in different.items():
+            jax.config.update(name, value)
+        found = appo_jax.load_policy(tmp_path)(np.ones(5))
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+    np.testing.assert_array_equal(found, expected(np.ones(5)))

@@ -6,9 +6,11 @@ import os
 import resource
 import select
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import CancelledError, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
@@ -38,7 +40,9 @@ def _settings() -> dict[str, Any]:
         "devices": [device.platform for device in jax.devices()],
         "xla_threads": sum("XLAEigen" in name for name in threads),
         "environment": dict(os.environ),
-        "handlers": {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)},
+        "handlers": {
+            n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        },
     }
 
 
@@ -88,7 +92,7 @@ def _interrupt_and_go_on(number: int, seconds: float) -> int:
     return os.getpid()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_worker_ignores_what_its_group_gets(pool: ProcessPoolExecutor, number: int) -> None:
     worker = pool.submit(os.getpid).result()
     assert worker != os.getpid()
@@ -199,3 +203,48 @@ def test_environment_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("inside")
     assert dict(os.environ) == before
     assert look() == ("before", None)
+
+
+def _work_for_ever(mark: Path) -> None:
+    mark.touch()
+    while True:
+        workers.check_wanted()
+        time.sleep(0.01)
+
+
+def test_a_pool_that_is_shut_down_waits_for_no_long_task(tmp_path: Path) -> None:
+    pool = workers.pool(1)
+    begun = pool.submit(_work_for_ever, tmp_path / "mark")
+    while not (tmp_path / "mark").exists():
+        assert not begun.done()
+        time.sleep(0.02)
+    pool.shutdown(cancel_futures=True)
+    assert isinstance(begun.exception(), CancelledError)
+    workers.check_wanted()  # in no worker, nothing
+
+
+_UNGUARDED = """
+from appo_jax import workers
+workers.pool(1).submit(print).result()
+"""
+
+
+def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(_UNGUARDED)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, timeout=60
+    )
+    assert 'expected its calls below `if __name__ == "__main__":`' in done.stderr
+    assert "bootstrapping phase" not in done.stderr
+    assert done.returncode == 1
+
+
+def test_a_renderer_that_is_not_there_is_not_needed() -> None:
+    code = "from appo_jax.envs import environment; print(environment.spaces('Hopper-v5')[:2])"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "MUJOCO_GL": "nothing"},
+    )
+    assert (done.stdout, done.returncode) == ("(11, 3)\n", 0), done.stderr

@@ -30,6 +30,7 @@ from appo_jax.collect.stepping import Steppers
 from appo_jax.data.dataset import Dataset, Episode, from_episodes
 from appo_jax.data.replay import Replay
 from appo_jax.envs import environment, meta_world
+from appo_jax.keys import key
 from appo_jax.types import InputError, Metrics, Transitions
 
 RECIPE = "medium-replay"
@@ -93,9 +94,11 @@ class Collection:
     def __init__(self, recipe: Recipe, steppers: Steppers, folder: Path):
         """Go on from the latest checkpoint in `folder`, or begin.
 
-        Raises InputError when the folder holds a collection of another recipe or damaged steps,
-        checkpoint.Damaged for a damaged checkpoint.
+        Raises InputError for a folder that holds a collection of another recipe, and where JAX is
+        set otherwise (`training.check_jax`), checkpoint.Damaged for a checkpoint, or steps before
+        it, that are damaged.
         """
+        training.check_jax()
         self.recipe = recipe
         self._steppers, self._folder = steppers, folder
         dims = (steppers.observation_dim, steppers.action_dim)
@@ -118,7 +121,10 @@ class Collection:
         return self.replay.size
 
     def advance(self) -> None:
-        """One step of every agent, and the updates that are due."""
+        """One step of every agent, and the updates that are due.
+
+        Raises InputError where a simulator fails, or gives a number that isn't finite.
+        """
         actions = self._actions()
         self._steppers.begin(actions)
         for _ in range(self._updates_due()):
@@ -127,6 +133,7 @@ class Collection:
         replay.observations[:, step] = self._observations
         replay.actions[:, step] = actions
         for agent, outcome in enumerate(self._steppers.end()):
+            self._check(agent, outcome.observation, outcome.reward, steps=1)
             replay.next_observations[agent, step] = outcome.observation
             replay.rewards[agent, step] = outcome.reward
             replay.terminations[agent, step] = outcome.terminated
@@ -270,9 +277,26 @@ class Collection:
         )
 
     def _begin_episode(self, agent: int) -> np.ndarray:
-        number = int(self.replay.ends[agent, : self.step].sum())
-        draw = _generator(self._seeds[agent], _Draw.EPISODES, number)
-        return self._steppers.reset(agent, int(draw.integers(2**31)))
+        draw = _generator(self._seeds[agent], _Draw.EPISODES, self._num_ended(agent))
+        observation = self._steppers.reset(agent, int(draw.integers(2**31)))
+        self._check(agent, observation)
+        return observation
+
+    def _check(
+        self, agent: int, observation: np.ndarray, reward: float = 0.0, steps: int = 0
+    ) -> None:
+        """Raise InputError for numbers that aren't finite, `steps` after those in the replay."""
+        wrong = environment.not_finite(observation, reward)
+        if wrong:
+            step = len(self._unfinished(agent)) + steps
+            raise InputError(
+                f"environment {self.recipe.env_name!r}: {wrong} at agent {agent}, episode "
+                f"{self._num_ended(agent)}, step {step}, expected finite numbers; the same seed "
+                "comes to the same place"
+            )
+
+    def _num_ended(self, agent: int) -> int:
+        return int(self.replay.ends[agent, : self.step].sum())
 
     def _catch_up(self, agent: int) -> np.ndarray:
         """Simulate the unfinished episode, if there is one; the observation to act on."""
@@ -349,7 +373,7 @@ def _generator(agent_seed: int, draw: _Draw, number: int) -> np.random.Generator
 
 
 def _key(agent_seed: int, draw: _Draw) -> jax.Array:
-    return jax.random.fold_in(jax.random.key(agent_seed), draw)
+    return jax.random.fold_in(key(agent_seed), draw)
 
 
 @functools.partial(jax.jit, static_argnames=("config", "batch_runs"))

@@ -21,7 +21,7 @@ from flax import struct
 from appo_jax import losses
 from appo_jax.actors import squashed_gaussian
 from appo_jax.networks import MLP, Params, forward, forward_ensemble, state_action
-from appo_jax.settings import Settings, setting
+from appo_jax.settings import MAX_LAYERS, MAX_ROWS, MAX_UNITS, Settings, setting
 from appo_jax.trainable import Trainable
 from appo_jax.types import Metrics, Transitions
 
@@ -32,9 +32,9 @@ NUM_CRITICS = 2
 class Config(Settings):
     """What shapes the program. Defaults are BPref's for Meta-World."""
 
-    hidden_layers: int = setting(3, "hidden layers of actor and critics (ReLU)")
-    hidden_dim: int = setting(256, "units of each hidden layer")
-    batch_size: int = setting(512, "transitions of one update")
+    hidden_layers: int = setting(3, "hidden layers of actor and critics (ReLU)", high=MAX_LAYERS)
+    hidden_dim: int = setting(256, "units of each hidden layer", high=MAX_UNITS)
+    batch_size: int = setting(512, "transitions of one update", high=MAX_ROWS)
     actor_learning_rate: float = setting(3e-4, "Adam's, of the actor", above=0)
     critic_learning_rate: float = setting(3e-4, "Adam's, of the critics", above=0)
     temperature_learning_rate: float = setting(1e-4, "Adam's, of the temperature alpha", above=0)

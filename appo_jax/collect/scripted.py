@@ -25,6 +25,7 @@ import numpy as np
 from appo_jax import workers
 from appo_jax.data.dataset import Dataset, Episode, from_episodes
 from appo_jax.envs import environment, meta_world
+from appo_jax.envs.environment import explained, not_finite
 from appo_jax.types import InputError
 
 RECIPE = "medium-expert"
@@ -165,8 +166,9 @@ def run_plans(
 
 
 def _run_plan(plan: EpisodePlan, steps: int) -> Episode:
-    main, driver = environments(plan)
-    return run_episode(plan, main, driver, _policy(plan.driver_task or plan.task), steps)
+    with explained(f"episode {plan.index} of {plan.task}, source {plan.source}, failed"):
+        main, driver = environments(plan)
+        return run_episode(plan, main, driver, _policy(plan.driver_task or plan.task), steps)
 
 
 def environments(plan: EpisodePlan) -> tuple[gymnasium.Env, gymnasium.Env | None]:
@@ -200,7 +202,8 @@ def run_episode(
     """Run one episode in environments seeded for it; `policy` reads the driver's observations.
 
     Without a driver it reads those of `main`. The scripted action is not clipped before the noise
-    is added, so that far from its aim the expert moves as it would without noise.
+    is added, so that far from its aim the expert moves as it would without noise. Raises InputError
+    for a number that isn't finite.
     """
     draw = np.random.default_rng(plan.action_seed)
     noise = noise_std * draw.standard_normal((steps, 4))
@@ -224,6 +227,12 @@ def run_episode(
         observation, reward, terminations[step], _, info = main.step(actions[step])
         observations[step + 1] = observation
         rewards[step] = reward
+        wrong = not_finite(observations[step + 1], float(reward))
+        if wrong:
+            raise InputError(
+                f"{plan.task}: {wrong} at episode {plan.index}, step {step + 1}, expected finite "
+                "numbers"
+            )
         successes[step] = info["success"]
         seen = observation if driver is None else driver.step(actions[step])[0]
     return Episode(observations, actions, rewards, terminations, successes)

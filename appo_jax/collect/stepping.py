@@ -5,7 +5,6 @@ process that keeps its environment costs about a tenth of a millisecond.
 """
 
 import contextlib
-import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection, Pipe
@@ -96,7 +95,6 @@ def steppers(env_name: str, count: int) -> Iterator[Steppers]:
 
 
 def _serve(connection: Connection, env_name: str) -> None:
-    answer: Exception
     try:
         environment = Environment(env_name)
         facts = (environment.observation_dim, environment.action_dim, environment.actions)
@@ -109,9 +107,7 @@ def _serve(connection: Connection, env_name: str) -> None:
                 connection.send(environment.step(message))
     except (EOFError, BrokenPipeError):
         return  # the parent has closed its end
-    except InputError as error:
+    except InputError as error:  # also what the simulator raises
         answer = error
-    except Exception:
-        answer = RuntimeError(f"environment {env_name}: {traceback.format_exc()}")
     with contextlib.suppress(BrokenPipeError):
         connection.send(answer)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import platform
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -18,11 +19,14 @@ def new_folder(target: Path) -> Iterator[Path]:
     folder can't be made or `target` has come into being meanwhile.
     """
     prefix = f".{target.name}.partial-{platform.node()}-"
-    for leftover in target.parent.glob(f"{prefix}*"):
-        if not _is_running(int(leftover.name.removeprefix(prefix).split("-")[0])):
-            shutil.rmtree(leftover, ignore_errors=True)
     partial = target.with_name(f"{prefix}{os.getpid()}-{uuid.uuid4().hex}")
-    partial.mkdir(parents=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for other in target.parent.iterdir():
+        # The whole name: another host's may begin with this one's.
+        ours = re.fullmatch(rf"{re.escape(prefix)}(\d+)-[0-9a-f]{{32}}", other.name)
+        if ours and not _is_running(int(ours[1])):
+            shutil.rmtree(other, ignore_errors=True)
+    partial.mkdir()
     try:
         yield partial
         partial.rename(target)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from appo_jax.data.dataset import STD_FLOOR, Dataset
+from appo_jax.data.dataset import STD_FLOOR, ActionScale, Dataset
 from appo_jax.data.preferences import Preferences
 from appo_jax.types import InputError
 
@@ -30,25 +30,28 @@ def check_episodes(dataset: Dataset, segment_length: int) -> None:
         )
 
 
-def clip_actions(
-    dataset: Dataset, low: float = -1.0, high: float = 1.0
-) -> tuple[Dataset, list[str]]:
-    """The data set with its actions inside the bounds, and a sentence if some were not."""
-    rows = dataset.transition_rows()
-    actions = dataset.actions[rows]
-    outside = np.any((actions < low) | (actions > high), axis=1)
+def clip_actions(dataset: Dataset, scale: ActionScale | None = None) -> tuple[Dataset, list[str]]:
+    """The data set with its actions, scaled to [-1, 1], inside of it, and what is odd about them.
+
+    scale: from the environment's units, in which the sentences speak; left out, the same ones.
+    """
+    rows, ones = dataset.transition_rows(), np.ones(dataset.action_dim)
+    actions, scale = dataset.actions[rows], scale or ActionScale(0 * ones, ones)
+    low, high = scale.to_raw(-ones), scale.to_raw(ones)
+    outside = np.any(np.abs(actions) > 1, axis=1)
     if not outside.any():
-        return dataset, []
+        return dataset, _about_range(actions, scale, low, high)
     first = int(outside.argmax())
-    row = rows[first]
+    row, column = rows[first], int(np.abs(actions[first]).argmax())
     episode = int(np.searchsorted(dataset.episode_starts, row, side="right")) - 1
     step = row - dataset.episode_starts[episode]
-    worst = actions[first][np.argmax(np.abs(actions[first] - (low + high) / 2))]
+    worst = scale.to_raw(actions[first])[column]
     clipped = dataset.actions.copy()
-    clipped[rows] = actions.clip(low, high)
+    clipped[rows] = actions.clip(-1, 1)
     return dataclasses.replace(dataset, actions=clipped), [
-        f"actions of {outside.sum():,} of {len(rows):,} transitions lie outside [{low:g}, "
-        f"{high:g}] and are clipped; the first is {worst:g} in episode {episode}, step {step}"
+        f"actions of {outside.sum():,} of {len(rows):,} transitions lie outside their bounds and "
+        f"are clipped; the first is {worst:g}, expected {low[column]:g} to {high[column]:g}, in "
+        f"column {column} of episode {episode}, step {step}"
     ]
 
 
@@ -65,21 +68,39 @@ def about_segments(dataset: Dataset, segment_length: int) -> list[str]:
     ]
 
 
+def _about_range(
+    actions: np.ndarray, scale: ActionScale, low: np.ndarray, high: np.ndarray
+) -> list[str]:
+    """Actions that leave half of the range free, as those of other units may."""
+    least, most = actions.min(axis=0), actions.max(axis=0)
+    column = int((most - least).argmax())
+    if (most - least)[column] > 1:
+        return []
+    found = scale.to_raw(least)[column], scale.to_raw(most)[column]
+    return [
+        f"actions use at most half of their range in every column; the widest is column {column}, "
+        f"from {found[0]:g} to {found[1]:g} of {low[column]:g} to {high[column]:g}; they may be in "
+        "other units than the environment's"
+    ]
+
+
 def about_dataset(
     dataset: Dataset,
     goal: slice | None = None,
+    goal_is_fixed: bool = False,
     terminates: bool = True,
     max_reward: float | None = None,
 ) -> list[str]:
     """What is odd about a data set.
 
-    Of its environment: observation columns `goal` hold the task's goal, if any do; terminates:
-    whether a state can be terminal; max_reward: the most that a step gives.
+    Of its environment: observation columns `goal` hold the task's goal, if any do; goal_is_fixed:
+    the task has but one; terminates: whether a state can be terminal; max_reward: the most that a
+    step gives.
     """
     warnings = []
     # The last rows: a goal can be in sight at a reset and hidden at every step.
     goals = dataset.observations[dataset.episode_starts + dataset.lengths, goal or slice(0)]
-    if goal and np.all(goals == goals[0]):
+    if goal and np.all(goals == goals[0]) and not (goal_is_fixed and goals.any()):
         values = ", ".join(f"{value:g}" for value in goals[0])
         warnings.append(
             f"the goal is the same ({values}) in all {dataset.num_episodes:,} episodes "

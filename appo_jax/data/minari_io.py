@@ -6,9 +6,11 @@ digest) lies under the key `appo_jax` of Minari's `metadata.json`.
 """
 
 import importlib.metadata
+import io
 import json
 import math
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -49,8 +51,13 @@ def local_ids(data_dir: str | os.PathLike[str] | None = None) -> list[str]:
     return sorted(p.as_posix() for p in found if not any(part.startswith(".") for part in p.parts))
 
 
-def check_writable(dataset_id: str, data_dir: str | os.PathLike[str] | None = None) -> None:
-    """Raise InputError when `save` couldn't write a new set of this id; to ask before long work."""
+def check_writable(
+    dataset_id: str, data_dir: str | os.PathLike[str] | None = None, num_bytes: int = 0
+) -> None:
+    """Raise InputError when `save` couldn't write a new set of this id; to ask before long work.
+
+    num_bytes: that the set will take on the disk, about.
+    """
     _check_id(dataset_id)
     target = folder(dataset_id, data_dir)
     if target.exists():
@@ -61,6 +68,12 @@ def check_writable(dataset_id: str, data_dir: str | os.PathLike[str] | None = No
         raise InputError(_unwritable(dataset_id, target, error)) from error
     if not os.access(target.parent, os.W_OK):
         raise InputError(_unwritable(dataset_id, target, PermissionError("no permission")))
+    free = shutil.disk_usage(target.parent).free
+    if free < num_bytes:
+        raise InputError(
+            f"data set {dataset_id} takes about {num_bytes / 1e6:.0f} MB, {target.parent} has room "
+            f"for {free / 1e6:.0f} MB, expected as much; nothing was begun"
+        )
 
 
 def load(dataset_id: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
@@ -117,7 +130,7 @@ def save(
 
     The last step of an episode that doesn't terminate is truncated. Raises InputError when the data
     set exists already, when the folder can't be written to, for an id that Minari wouldn't take and
-    for metadata that JSON would change.
+    for metadata that JSON would change; OSError when writing fails, as on a full disk.
     """
     target = folder(dataset.id, data_dir)
     _check_metadata(dataset.metadata, f"data set {dataset.id}")
@@ -126,21 +139,28 @@ def save(
         with atomic.new_folder(target) as path:
             _write(dataset, path / "data", description)
     except OSError as error:
-        raise InputError(_unwritable(dataset.id, target, error)) from error
+        raise OSError(_unwritable(dataset.id, target, error)) from error
     return target
 
 
 def _unwritable(dataset_id: str, target: Path, error: OSError) -> str:
     return (
         f"data set {dataset_id} can't be written to {target} ({error.strerror or error}), "
-        "expected a folder that can be written to"
+        "expected a folder that can be written to, with room for it"
     )
 
 
 def root(data_dir: str | os.PathLike[str] | None = None) -> Path:
     """The folder that holds the data sets: `data_dir`, else Minari's own."""
-    default = os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets"
-    return Path(data_dir or default).absolute()
+    place = data_dir or os.environ.get("MINARI_DATASETS_PATH")
+    if not place:
+        try:
+            place = Path.home() / ".minari" / "datasets"
+        except RuntimeError as error:
+            raise InputError(
+                f"no place for data sets ({error}), expected --data_dir, or a home folder (HOME)"
+            ) from error
+    return Path(place).absolute()
 
 
 def _minari() -> Any:
@@ -251,7 +271,7 @@ def _write(dataset: Dataset, path: Path, description: str) -> None:
     bounded = bool(np.abs(dataset.actions).max() <= 1)
     # The storage and not `create_dataset_from_buffers`: that one writes to its final place at once
     # and warns of an e-mail address and of a registered environment, which our data don't have.
-    storage = MinariStorage.new(
+    storage: Any = MinariStorage.new(
         path,
         observation_space=box(dataset.observations, np.inf),
         action_space=box(dataset.actions, 1.0 if bounded else np.inf),
@@ -270,7 +290,11 @@ def _write(dataset: Dataset, path: Path, description: str) -> None:
             _KEY: {"metadata": dict(dataset.metadata), "digest": dataset.digest()},
         }
     )
+    # In memory, and then written in one go: HDF5 crashes the process where the disk is full.
+    file, storage._file_path = storage._file_path, io.BytesIO()
     storage.update_episodes(_to_minari(dataset))
+    file.write_bytes(storage._file_path.getbuffer())
+    storage.update_metadata({"dataset_size": storage.get_size()})  # in MB, as Minari has it
 
 
 def _to_minari(dataset: Dataset) -> Iterator[Any]:

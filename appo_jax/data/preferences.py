@@ -300,9 +300,12 @@ def _is_of_one_segment(pair: Mapping[str, Any]) -> bool:
 
 
 def _read_lines(path: Path) -> list[str]:
+    if path.is_fifo():  # it can be read once alone, and waits for its writer
+        raise InputError(f"{path}: a pipe, expected a file of labels")
     try:
-        # Not splitlines: a labeller's name may hold what that takes for an end of line.
-        return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        # -sig: some editors begin a file with a byte order mark. Not splitlines: a labeller's name
+        # may hold what that takes for an end of line.
+        return path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: can't be read as text ({error})") from error
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from appo_jax.checkpoint import Damaged
 from appo_jax.data import atomic
 from appo_jax.data.dataset import Episode
-from appo_jax.types import InputError
 
 _FIELDS = (
     *("observations", "actions", "rewards", "next_observations"),
@@ -80,19 +80,19 @@ class Replay:
             np.savez(file, allow_pickle=False, **arrays)
 
     def load_chunk(self, folder: Path, stop: int) -> None:
-        """Append the chunk that ends at step `stop`. Raises InputError if it isn't there whole."""
+        """Append the chunk that ends at step `stop`. Raises Damaged if it isn't there whole."""
         path = _chunk(folder, stop)
         try:
             with np.load(path, allow_pickle=False) as file:  # reading checks the zip's check sums
                 arrays: dict[str, Any] = {name: file[name] for name in _FIELDS}
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise InputError(
+            raise Damaged(
                 f"{path}: can't be read ({error}), expected the steps that a collection wrote"
             ) from error
         for name, array in arrays.items():
             place = getattr(self, name)[:, self.size : stop]
             if array.shape != place.shape or array.dtype != place.dtype:
-                raise InputError(
+                raise Damaged(
                     f"{path}: {name} are {array.dtype}{list(array.shape)}, "
                     f"expected {place.dtype}{list(place.shape)}"
                 )

@@ -4,8 +4,12 @@ Whoever simulates (collectors, evaluators) sees float32 vectors, actions in [-1,
 environment's bounds, a seed for each episode, and success where the environment knows it.
 """
 
+import contextlib
 import functools
 import re
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +21,8 @@ from appo_jax.types import InputError
 
 # The first that claims a name has it. A new family is a file beside this one, and a line here.
 FAMILIES = (meta_world.FAMILY, registered.FAMILY)
+
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 class Outcome(NamedTuple):
@@ -37,13 +43,20 @@ class Outcome(NamedTuple):
 class Environment:
     """A simulator by name: a Meta-World task like `sweep-v3`, else an id of Gymnasium.
 
-    An episode follows from the seed that its reset got, and from its actions.
+    An episode follows from the seed that its reset got, and from its actions. What the simulator
+    raises comes out as an InputError, which says where; numbers that aren't finite are passed on,
+    for the caller to judge by `not_finite`. time_limit: steps after which Gymnasium cuts an
+    episode, None where the environment is registered without a limit.
     """
 
     def __init__(self, name: str):
         """Build it. Raises InputError for an unknown name and for spaces other than Box."""
+        self._name = name
         self._family = family(name)
-        self._env = self._family.make(name)
+        with explained(f"environment {name!r} can't be made"):
+            self._env = self._family.make(name)
+            spec = self._env.spec
+        self.time_limit = spec.max_episode_steps if spec else None
         observation_space, action_space = self._env.observation_space, self._env.action_space
         self.observation_dim = int(np.prod(observation_space.shape or ()))
         self.action_dim = int(np.prod(action_space.shape or ()))
@@ -52,20 +65,68 @@ class Environment:
 
     def reset(self, seed: int) -> np.ndarray:
         """The first observation of an episode, `[observation_dim]` float32."""
-        return _vector(self._family.reset(self._env, seed))
+        self._episode, self._step = seed, 0
+        with self._explained():
+            return self._observation(self._family.reset(self._env, seed))
 
     def step(self, action: np.ndarray) -> Outcome:
         """Act, `[action_dim]` in [-1, 1]."""
-        raw = self.actions.to_raw(action).reshape(self._action_shape)
-        observation, reward, terminated, truncated, info = self._env.step(raw)
-        success = info.get("success", info.get("is_success"))
-        return Outcome(
-            _vector(observation),
-            float(reward),
-            bool(terminated),
-            bool(truncated),
-            None if success is None else bool(success),
+        self._step += 1
+        with self._explained():
+            raw = self.actions.to_raw(action).reshape(self._action_shape)
+            observation, reward, terminated, truncated, info = self._env.step(raw)
+            success = info.get("success", info.get("is_success"))
+            return Outcome(
+                self._observation(observation),
+                float(np.asarray(reward).item()),  # one number, also of shape (1,)
+                bool(terminated),
+                bool(truncated),
+                None if success is None else _flag(success),
+            )
+
+    def _observation(self, found: Any) -> np.ndarray:
+        observation = _vector(found)
+        if len(observation) != self.observation_dim:
+            raise ValueError(
+                f"found {len(observation)} numbers in an observation, expected the "
+                f"{self.observation_dim} of its space"
+            )
+        return observation
+
+    def _explained(self) -> contextlib.AbstractContextManager[None]:
+        return explained(
+            f"environment {self._name!r} failed at step {self._step} of the episode of seed "
+            f"{self._episode}"
         )
+
+
+@contextlib.contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Turn what a simulator raises in the block into an InputError that says what, why and where.
+
+    An InputError passes as it is.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise InputError(
+            f"{what} ({type(error).__name__}: {error}; {Path(where.filename).name} line "
+            f"{where.lineno})"
+        ) from error
+
+
+def not_finite(observation: np.ndarray, reward: float = 0.0) -> str | None:
+    """What of a step is NaN, infinite or beyond float32, in words; None where all is finite."""
+    if not abs(reward) <= _FLOAT32_MAX:  # NaN compares as False
+        return f"the reward is {reward:g}"
+    wrong = ~np.isfinite(observation)
+    if wrong.any():
+        column = int(wrong.argmax())
+        return f"the observation is {observation[column]:g} in column {column}"
+    return None
 
 
 class Spaces(NamedTuple):
@@ -132,5 +193,12 @@ def _scale_of(space: Any) -> ActionScale:
     return ActionScale.between(_vector(space.low), _vector(space.high))
 
 
+def _flag(success: Any) -> bool:
+    if success not in (0, 1):  # NaN would count as true
+        raise ValueError(f"success is {success}, expected true or false")
+    return bool(success)
+
+
 def _vector(array: Any) -> np.ndarray:
-    return np.asarray(array, np.float32).reshape(-1)
+    with np.errstate(over="ignore"):  # infinite then, as `not_finite` tells
+        return np.asarray(array, np.float32).reshape(-1)

@@ -19,7 +19,8 @@ class Family:
     names: those known without asking, for messages; empty where they aren't.
     dims: numbers in an observation and in an action, None where only the environment tells.
     bounds: lowest and highest action, likewise.
-    goal: the columns of an observation that hold the goal. terminates: whether a state can be
+    goal: the columns of an observation that hold the goal. fixed_goals: the names of those with one
+    goal in all episodes. terminates: whether a state can be
     terminal. tie_threshold: returns of segments that differ by no more are a tie.
     horizon: steps of every episode, None where they differ. max_reward: the most that a step can
     give, for which the tie threshold is made, None where it isn't known.
@@ -36,6 +37,7 @@ class Family:
     dims: tuple[int, int] | None = None
     bounds: tuple[float, float] | None = None
     goal: slice | None = None
+    fixed_goals: tuple[str, ...] = ()
     terminates: bool = True
     tie_threshold: float = 0.0
     horizon: int | None = None

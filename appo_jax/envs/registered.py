@@ -6,18 +6,21 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from appo_jax import workers
 from appo_jax.envs.family import Family
 from appo_jax.types import InputError
 
 
 def make(name: str) -> gymnasium.Env:
     """Build it. Raises InputError for an unknown id, other spaces than Box, actions unbounded."""
+    workers.import_mujoco()
     try:
         env = gymnasium.make(name, disable_env_checker=True)  # the checker costs time at each step
-    except (gymnasium.error.Error, ImportError, ValueError) as error:
+    except Exception as error:  # also whatever its constructor raises
         raise InputError(
-            f"environment {name!r} is no Meta-World task and can't be made by Gymnasium ({error}), "
-            "expected an id for gymnasium.make"
+            f"environment {name!r} is no Meta-World task and can't be made by Gymnasium "
+            f"({type(error).__name__}: {error}), expected an id for gymnasium.make that needs no "
+            "arguments"
         ) from error
     for kind in ("observation", "action"):
         space = getattr(env, f"{kind}_space")

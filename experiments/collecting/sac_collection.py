@@ -61,8 +61,9 @@ def collect_and_save(
     Stopped after a signal.
     """
     id = dataset_id(recipe)
-    minari_io.check_writable(id, data_dir)
     folder = checkpoints_folder(id, data_dir)
+    checkpoint.check_place(folder)
+    minari_io.check_writable(id, data_dir)
     with files.locked(folder, "--data_dir"):
         dataset = _train(recipe, id, folder, report, warn)
         description = f"all steps of {recipe.num_agents} SAC agents in {recipe.env_name}"

@@ -7,6 +7,7 @@ from appo_jax.data.dataset import Dataset
 from appo_jax.envs import environment
 from appo_jax.types import InputError
 
+_STEP_BYTES = 220  # of one transition on the disk
 RECIPES = (RECIPE,)  # that training collects on the spot; medium-replay takes hours
 
 
@@ -42,7 +43,8 @@ def collect_and_save(
     dataset = find(task, size, seed, data_dir)
     if dataset is not None:
         return dataset
-    minari_io.check_writable(environment.dataset_id(task, recipe, size, seed), data_dir)
+    id = environment.dataset_id(task, recipe, size, seed)
+    minari_io.check_writable(id, data_dir, size * _STEP_BYTES)
     if report is not None:
         report(0, size)
     dataset = scripted.collect(task, size, seed, num_workers, report)

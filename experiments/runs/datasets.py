@@ -59,13 +59,19 @@ def obtain(run: Experiment, execution: Execution, report: Report) -> Dataset:
     actions[rows] = spaces.actions.to_unit(dataset.actions[rows])
     dataset = dataclasses.replace(dataset, actions=actions)
     checks.check_episodes(dataset, run.segment_length)
-    dataset, clipped = checks.clip_actions(dataset)
+    dataset, clipped = checks.clip_actions(dataset, spaces.actions)
     family = environment.family(run.env_name)
     odd = [
         *origin.about(dataset, run.env_name),
         *clipped,
         *checks.about_segments(dataset, run.segment_length),
-        *checks.about_dataset(dataset, family.goal, family.terminates, family.max_reward),
+        *checks.about_dataset(
+            dataset,
+            family.goal,
+            goal_is_fixed=run.env_name in family.fixed_goals,
+            terminates=family.terminates,
+            max_reward=family.max_reward,
+        ),
     ]
     warn(f"data set {dataset.id}", odd, report)
     return dataset

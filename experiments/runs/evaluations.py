@@ -21,7 +21,10 @@ from experiments.runs.results import score_name
 
 
 class Evaluations:
-    """A watcher of `Loop`: evaluates each checkpoint, one at a time."""
+    """A watcher of `Loop`: evaluates what was there before the first update, and each checkpoint.
+
+    One at a time.
+    """
 
     def __init__(
         self,
@@ -31,25 +34,31 @@ class Evaluations:
         pool: Executor,
         checkpoints: Checkpoints,
         is_evaluated: Callable[[int], bool],
+        initial: Callable[[], Any],
         metrics: MetricsFile,
         report: Report,
         came: Sequence[signal.Signals],
         written: Callable[[], object],
     ):
         """runs: by number, in the order of the rows. is_evaluated: whether an update's policy is to
-        be. came: holds the signal that asks to stop. written: called when rows are on disk.
+        be. initial: the states before the first update, or snapshots of them. came: holds the
+        signal that asks to stop. written: called when rows are on disk.
         """
         self._runs, self._normalisers, self._scales = runs, normalisers, scales
         self._pool, self._checkpoints, self._is_evaluated = pool, checkpoints, is_evaluated
+        self._initial = initial
         self._metrics, self._report, self._came, self._written = metrics, report, came, written
         self._pending: tuple[int, dict[int, evaluation.PendingEvaluation]] | None = None
         self._is_last = False
+        self._warned: set[str] = set()
 
     def begin(self) -> None:
         """Tell of the latest evaluation, and evaluate again what an earlier start left undone."""
         done = sorted(self.done())
         if done:
             self._tell(done[-1], again=True)
+        if self.needs(0):
+            self.take(0, self._initial())
         for update in self.missing(self._checkpoints.saved()):
             restored = self._checkpoints.restore(update)
             self.take(update, training.stack_runs(restored.states))
@@ -134,11 +143,22 @@ class Evaluations:
     def _write(self) -> None:
         assert self._pending is not None
         update, pending = self._pending
-        rows = {run: one.result().metrics() | {EVALUATED: 1.0} for run, one in pending.items()}
+        found = {run: one.result() for run, one in pending.items()}
+        rows = {run: episodes.metrics() | {EVALUATED: 1.0} for run, episodes in found.items()}
         self._metrics.append(update, "eval", rows)
         self._pending = None
         self._written()
         self._tell(update)
+        for run, episodes in found.items():
+            self._warn(run, update, episodes)
+
+    def _warn(self, run: int, update: int, episodes: evaluation.Episodes) -> None:
+        """Tell what is odd: once, but of lost episodes each time, since there is no result."""
+        of = f" of run {run}" if len(self._runs) > 1 else ""
+        for warning in episodes.warnings():
+            if episodes.num_lost or warning not in self._warned:
+                self._report(Told(f"warning: evaluation{of} at update {update:,}: {warning}"))
+            self._warned.add(warning)
 
     def _tell(self, update: int, again: bool = False) -> None:
         metric = score_name(self._metrics, self._runs)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from appo_jax import registry, training
-from appo_jax.settings import MAX_INT, Settings, setting
+from appo_jax.settings import MAX_INT, MAX_ROWS, Settings, setting
 from appo_jax.types import InputError
 
 
@@ -47,7 +47,9 @@ class Experiment(Settings):
     swept: Any
     reward_model: Any = None
     preferences_digest: str | None = None
-    num_feedback: int = setting(1000, "labelled pairs; all of --preferences by default")
+    num_feedback: int = setting(
+        1000, "labelled pairs; all of --preferences by default", high=MAX_ROWS
+    )
     segment_length: int = setting(25, "steps of a segment")
     tie_threshold: float = setting(
         0.0, "returns that differ by no more are a tie; on Meta-World 12.5", low=0
@@ -62,7 +64,7 @@ class Experiment(Settings):
     seed: int = setting(0, "of labels, initialisation, batches and evaluation", low=0, high=MAX_INT)
     num_updates: int = setting(250_000, "updates of the policy; more of them extend a run")
     eval_interval: int = setting(5_000, "updates between evaluations")
-    eval_episodes: int = setting(50, "episodes of one evaluation")
+    eval_episodes: int = setting(50, "episodes of one evaluation", high=MAX_ROWS)
     eval_stop_at_success: bool = setting(
         False, "end an episode at its first success: the return is then no true one"
     )
@@ -97,8 +99,12 @@ class Execution(Settings):
     workdir: Path
     data_dir: Path
     preferences: Path | None = None
-    num_workers: int = setting(1, "simulator processes; all cores of this machine if left out")
-    chunk_updates: int = setting(500, "updates between two looks at the host")
+    num_workers: int = setting(
+        1, "simulator processes; all cores of this machine if left out", high=1000
+    )
+    chunk_updates: int | None = setting(
+        None, "updates between two looks at the host; 500, on a CPU 100"
+    )
     batch_runs: Literal["auto", "map", "vmap"] = setting(
         "auto", "runs of a grid in turn (map), together (vmap), or what suits the device (auto)"
     )

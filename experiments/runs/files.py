@@ -135,4 +135,9 @@ def locked(folder: Path, flag: str = "--workdir") -> Iterator[None]:
             raise InputError(
                 f"{flag}={folder}: another process is at work there, expected to have it alone"
             ) from error
+        except OSError as error:  # of some network disks
+            raise InputError(
+                f"{flag}={folder}: can't be locked ({error.strerror}), expected a disk that knows "
+                "locks: take a folder on a local one"
+            ) from error
         yield

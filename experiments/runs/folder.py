@@ -43,6 +43,11 @@ class RunFolder:
             "num_episodes": dataset.num_episodes,
             "num_transitions": dataset.num_transitions,
         }
+        # For the plot; not compared, since means may round otherwise elsewhere.
+        self._config.setdefault("dataset_means", {})[dataset.id] = {
+            "success_rate": dataset.success_rate(),
+            "return": float(dataset.returns().mean()),
+        }
         before = self._config["dataset_contents"].setdefault(dataset.id, found)
         differs = difference(found, before)
         if differs:
@@ -78,6 +83,12 @@ class RunFolder:
         config = files.read_json(self.path / "config.json")
         identities = json.loads(json.dumps([run.identity() for run in runs]))
         if config is None:
+            for name in ("metrics.csv", "checkpoints"):
+                if (self.path / name).exists():
+                    raise InputError(
+                        f"--workdir={self.path}: holds {name} of a run but not its config.json, "
+                        "expected both or an empty folder"
+                    )
             return {
                 "format_version": FORMAT_VERSION,
                 "runs": [run.resolved() for run in runs],
@@ -123,6 +134,8 @@ def check_config(config: Any, path: Path) -> None:
         and isinstance(config.get("runs"), list)
         and all(isinstance(run, dict) for run in config["runs"])
         and isinstance(config.get("dataset_contents", {}), dict)
+        and type(config.get("runs_per_group", 1)) is int
+        and config.get("runs_per_group", 1) >= 1
         and isinstance(version, int)
     )
     if not is_run:

@@ -33,8 +33,12 @@ class Rows:
         rows = [*values, *[values[-1]] * (self.count - len(values))]
         return training.spread(self.mesh, training.stack_runs(rows))
 
-    def chunk_updates(self, wanted: int) -> int:
-        """Updates of a whole chunk: under `map` the rows take turns, and progress shall show."""
+    def chunk_updates(self, wanted: int | None) -> int:
+        """Updates of a whole chunk: under `map` the rows take turns, and progress shall show.
+
+        wanted: of one row; None: some seconds on a busy CPU, and enough to keep a GPU at work.
+        """
+        wanted = wanted or (100 if jax.default_backend() == "cpu" else 500)
         devices = self.mesh.size if self.mesh else 1
         turns = self.count // devices if self.batch_runs == "map" else 1
         return max(1, wanted // turns)

@@ -44,7 +44,7 @@ class Work:
     is_alone: bool
 
     def is_checkpoint(self, update: int) -> bool:
-        """Whether the states of this update are saved, and evaluated."""
+        """Whether the states of this update are saved (0: can be made anew), and evaluated."""
         return update % self.interval == 0 or update == self.num_updates
 
 

@@ -1,12 +1,14 @@
 """Results as typed rows: of a run under way, or of any number of run folders."""
 
 import dataclasses
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from appo_jax.evaluation import LOST
 from appo_jax.types import InputError
 from experiments.runs import files
 from experiments.runs.experiment import differing, named_settings, shown
@@ -20,12 +22,17 @@ SUCCESS, RETURN = "eval/success_rate", "eval/return"
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """One evaluation: rates in percent, None where the environment knows no success."""
+    """One evaluation: rates in percent, None where the environment knows no success.
+
+    lost_episodes: those in which the simulator gave a number that isn't finite; where there are any
+    there is no result, and all others are None.
+    """
 
     update: int
     success_rate: float | None
     success_rate_at_end: float | None
-    total_return: float
+    total_return: float | None
+    lost_episodes: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +43,11 @@ class RunResult:
     same command goes on with; "diverged", stopped at `stopped_at` for numbers that aren't finite.
     settings: all that were set, by the names of their flags. num_updates: the run's length;
     updates_done: trained so far. success_rate (percent), total_return: means over the last five
-    evaluations, None for a run that diverged or has none, and where there is no success to know.
+    evaluations, of those that lost no episode; None for a run that diverged or has none, and where
+    there is no success to know.
     reward_accuracy: of the reward model on `reward_accuracy_pairs` fresh pairs, None where none was
     fitted or every pair was a tie. updates_per_second: of training alone; wall_seconds: in all.
+    dataset_success_rate (percent), dataset_return: means over the episodes of the data.
     """
 
     folder: str
@@ -60,6 +69,8 @@ class RunResult:
     reward_accuracy_pairs: int
     updates_per_second: float | None
     wall_seconds: float | None
+    dataset_success_rate: float | None = None
+    dataset_return: float | None = None
 
     @property
     def score(self) -> float | None:
@@ -106,7 +117,7 @@ def of_folder(
     """The runs of a folder whose files are read already. Raises InputError as `read` does."""
     try:
         return [
-            _result(folder, number, resolved, metrics)
+            _result(folder, number, resolved, metrics, config.get("dataset_means", {}))
             for number, resolved in enumerate(config["runs"])
         ]
     except (KeyError, TypeError, AttributeError) as error:
@@ -117,19 +128,27 @@ def of_folder(
 
 
 def _result(
-    folder: Path, run: int, resolved: Mapping[str, Any], metrics: files.MetricsFile
+    folder: Path,
+    run: int,
+    resolved: Mapping[str, Any],
+    metrics: files.MetricsFile,
+    means: Mapping[str, Any],
 ) -> RunResult:
-    names = (SUCCESS, "eval/success_rate_at_end", RETURN, files.EVALUATED)
-    rates, at_end, returns, done = (metrics.values(run, "eval", name) for name in names)
+    names = (SUCCESS, "eval/success_rate_at_end", RETURN, LOST, files.EVALUATED)
+    rates, at_end, returns, lost, done = (metrics.values(run, "eval", name) for name in names)
     evaluations = tuple(
-        Evaluation(update, rates.get(update), at_end.get(update), total)
-        for update, total in returns.items()
-        if update in done
+        Evaluation(
+            *(update, rates.get(update), at_end.get(update), returns.get(update)),
+            lost_episodes=int(lost.get(update, 0)),
+        )
+        for update in done
     )
     stopped = metrics.stopped_at(run)
     num_updates = resolved["num_updates"]
-    last = evaluations[-LAST_EVALUATIONS:] if stopped is None else ()
-    known = [one.success_rate for one in last if one.success_rate is not None]
+    trained = [one for one in evaluations if one.update > 0]
+    last = trained[-LAST_EVALUATIONS:] if stopped is None else []
+    rates_known = [one.success_rate for one in last if one.success_rate is not None]
+    returns_known = [one.total_return for one in last if one.total_return is not None]
     clock = {
         name: next(reversed(metrics.values(run, "clock", f"clock/{name}").values()), None)
         for name in ("timed_updates", "train_seconds", "wall_seconds")
@@ -140,6 +159,10 @@ def _result(
     elif evaluations and evaluations[-1].update == num_updates:
         state = "finished"
     settings = named_settings(resolved)
+    of_data = means.get(settings["dataset"], {})
+    data_rate, data_return = of_data.get("success_rate"), of_data.get("return")
+    if not (isinstance(data_rate, float | None) and isinstance(data_return, float | None)):
+        raise TypeError(f"means of the data {of_data!r:.60}")
     for name, type_ in _TYPES.items():
         if not isinstance(settings[name], type_):
             raise TypeError(f"{name} {settings[name]!r:.60}")
@@ -155,9 +178,9 @@ def _result(
         num_updates=num_updates,
         updates_done=metrics.last_update(run, "train"),
         stopped_at=stopped,
-        success_rate=float(np.mean(known)) if known else None,
-        total_return=float(np.mean([one.total_return for one in last])) if last else None,
-        num_evaluations_averaged=len(last),
+        success_rate=float(np.mean(rates_known)) if rates_known else None,
+        total_return=float(np.mean(returns_known)) if returns_known else None,
+        num_evaluations_averaged=len(returns_known),
         evaluations=evaluations,
         reward_accuracy=_last(metrics, run, "reward/accuracy"),
         reward_accuracy_pairs=int(_last(metrics, run, "reward/fresh_pairs") or 0),
@@ -167,6 +190,8 @@ def _result(
             else None
         ),
         wall_seconds=clock["wall_seconds"],
+        dataset_success_rate=None if data_rate is None else 100 * data_rate,
+        dataset_return=data_return,
     )
 
 
@@ -182,11 +207,23 @@ def score_name(metrics: files.MetricsFile, runs: Iterable[int]) -> str:
 
 def write_summary(path: Path, results: Sequence[RunResult]) -> None:
     """Write summary.json: a list `runs` of all fields of the results, and their `score`."""
+    files.write_json(path, _summary(results))
+
+
+def is_summary(path: Path, results: Sequence[RunResult]) -> bool:
+    """Whether a file is what `write_summary` would write."""
+    try:
+        return files.read_json(path) == json.loads(json.dumps(_summary(results)))
+    except InputError:
+        return False
+
+
+def _summary(results: Sequence[RunResult]) -> dict[str, Any]:
     entries = [
         {**dataclasses.asdict(result), "settings": dict(result.settings), "score": result.score}
         for result in results
     ]
-    files.write_json(path, {"runs": entries})
+    return {"runs": entries}
 
 
 def by_setting(results: Sequence[RunResult]) -> tuple[list[str], list[list[RunResult]]]:
@@ -208,11 +245,15 @@ def table(results: Sequence[RunResult]) -> str:
     names, groups = by_setting(results)
     names = names or ["env_name"]
     known = any(result.success_rate is not None for result in results)
-    rows = [[*names, "seeds", "success rate (%)" if known else "return", ""]]
+    rows = [[*names, "seeds", "success at any step (%)" if known else "return", ""]]
     for group in groups:
         scores = [result.score for result in group if result.score is not None]
         spread = f" +- {np.std(scores, ddof=1):.1f}" if len(scores) > 1 else ""
-        missing = [result.state for result in group if result.score is None]
+        missing = [
+            "without a result" if result.state == "finished" else result.state
+            for result in group
+            if result.score is None
+        ]
         rows.append(
             [
                 *(shown(group[0].settings.get(name)) for name in names),

@@ -117,7 +117,7 @@ class _Fit:
         self._num_updates = learner.num_updates(self._config, self._num_labels)
         batch_runs = training.choose_batch_runs(execution.batch_runs)
         self._rows = Rows.of(len(keys), batch_runs, mesh=None)
-        self._chunk_updates = min(execution.chunk_updates, _CHUNK_UPDATES)
+        self._chunk_updates = min(execution.chunk_updates or _CHUNK_UPDATES, _CHUNK_UPDATES)
 
     def rewards(self, came: Sequence[signal.Signals]) -> dict[LabelKey, jax.Array]:
         states = self._fitted(came)

@@ -15,6 +15,7 @@ from appo_jax.data import dataset as datasets_on_device
 from appo_jax.data.dataset import Dataset, Normaliser
 from appo_jax.envs import environment
 from appo_jax.keys import Purpose, purpose_key
+from appo_jax.trainable import snapshot
 from appo_jax.types import Diverged, InputError, Store, View
 from experiments.runs import curves, datasets, files, labels, results, rewards
 from experiments.runs.checkpoints import Checkpoints, Clock
@@ -45,11 +46,15 @@ def run(
     and swept numbers. Raises InputError for a folder that holds other runs, Stopped after a signal,
     Diverged when no run is left whose numbers are finite.
     """
+    training.check_jax()
+    checkpoint.check_place(execution.workdir)
     with files.locked(execution.workdir):
         folder = RunFolder(runs, execution)
         _refuse_fewer_updates(runs, folder)
         done = results.of_folder(folder.path, folder.config, folder.metrics)
         if _is_finished(done, folder):
+            if not results.is_summary(folder.path / "summary.json", done):
+                _write_results(runs, folder)
             report(Told(f"this run is finished; its results lie in {folder.path}"))
             return done
         started = time.monotonic()
@@ -202,6 +207,10 @@ class _Policies:
         swept = run.swept.on_device()
         return init(run.policy, purpose_key(run.seed, Purpose.POLICY), *self._dims, **vars(swept))
 
+    def _initial(self, group: range) -> Any:
+        """The policies of a group before its first update."""
+        return training.stack_runs([snapshot(self._init(self._runs[number])) for number in group])
+
     def _train_group(
         self,
         group: range,
@@ -233,6 +242,7 @@ class _Policies:
             self._pool,
             checkpoints,
             work.is_checkpoint,
+            functools.partial(self._initial, group),
             metrics,
             self._report,
             came,
@@ -265,7 +275,7 @@ class _Policies:
                 row["update"] in done and work.is_checkpoint(row["update"])
             ):
                 return False
-            return 0 < row["update"] <= update
+            return row["update"] <= update
 
         self._folder.metrics.keep(is_kept)
 

@@ -17,7 +17,7 @@ import jax
 from absl import app, flags, logging
 
 from appo_jax.types import Diverged, InputError
-from experiments.terminal.signals import Stopped
+from experiments.terminal import signals
 
 GOES_ON = "the same command goes on from what is on disk"
 _HELP_COLUMN = 35  # at which a flag's description begins in `--help`
@@ -51,24 +51,55 @@ def run(
     def guarded(_: Sequence[str]) -> None:
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.WARNING)  # Orbax tells of every file it touches
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(line_buffering=True)  # a pipe or a file shows lines at once, too
+        # To the process of Python that tidies up after those that were ended at once.
+        sys.warnoptions.append("ignore:resource_tracker:UserWarning")
         try:
             main(flags.FLAGS)
         except (InputError, Diverged) as error:
             sys.exit(f"error: {error}")
         except OSError as error:  # a full disk, above all
             sys.exit(f"error: {error}; {what_is_kept()}")
-        except Stopped as stopped:
+        except signals.Stopped as stopped:
+            signals.end_at_once()
             print(stopped, file=sys.stderr)
             sys.exit(stopped.exit_code)
         except KeyboardInterrupt:
+            signals.end_at_once()
             print(f"interrupted; {what_is_kept()}", file=sys.stderr)
             sys.exit(128 + signal.SIGINT)
         except BrokenProcessPool:
             sys.exit(f"error: a worker process died (killed, or out of memory); {what_is_kept()}")
+        except Exception as error:
+            reason = _of_the_machine(error)
+            if reason is None:
+                raise
+            sys.exit(f"error: {reason}")
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A pipe or a file shows lines at once, too; a path may hold what the stream's code can't.
+        sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")
     app.run(guarded, flags_parser=parse)
+
+
+def _of_the_machine(error: Exception) -> str | None:
+    """What the machine lacks where that is why, else None."""
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        return (
+            f"out of memory ({_first_line(error)}), expected smaller settings (--batch_size, ...) "
+            "or fewer runs at once (--runs_per_group)"
+        )
+    try:
+        jax.devices()
+    except Exception as no_device:  # depends on the platform
+        return (
+            f"JAX_PLATFORMS={jax.config.values['jax_platforms']}: no such device "
+            f"({_first_line(no_device)}), expected one of this machine, or the variable left out"
+        )
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def parse_flags(values: flags.FlagValues, argv: Sequence[str], about: str = "") -> list[str]:
@@ -81,14 +112,28 @@ def parse_flags(values: flags.FlagValues, argv: Sequence[str], about: str = "") 
     except flags.Error as error:
         named = re.match(r"flag --(\w+)=", str(error))
         expected = f", expected: {values[named.group(1)].help}" if named else ""
-        if "should be one of" in str(error):  # lists them already
+        if re.search(r"should be one of|, expected ", str(error)):  # says it already
             expected = ""
+        if isinstance(error, flags.UnrecognizedFlagError) and "Did you mean" not in str(error):
+            expected = _begun_alike(values, error.flagname)
         raise InputError(f"{str(error).removeprefix('flag ')}{expected}") from error
     if rest[1:]:
         raise InputError(
             f"found {' '.join(rest[1:])!r} after the flags, expected flags only (--task=sweep)"
         )
     return rest
+
+
+def _begun_alike(values: flags.FlagValues, name: str) -> str:
+    """A hint at flags of which the name is the beginning, or that it begins with."""
+    alike = [
+        flag.name
+        for group, members in values.flags_by_module_dict().items()
+        if group not in sys.modules
+        for flag in members
+        if len(name) > 1 and (name.startswith(flag.name) or flag.name.startswith(name))
+    ]
+    return f". Did you mean: {', '.join(alike)} ?" if alike else ""
 
 
 def help_text(values: flags.FlagValues) -> str:
@@ -145,11 +190,13 @@ def use_compilation_cache() -> None:
     """
     if jax.config.values["jax_compilation_cache_dir"]:
         return
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if not os.path.isabs(caches):  # there is no home
+        return
     device = jax.devices()[0].device_kind
     can = cpuinfo("flags") or cpuinfo("Features") or platform.processor()
     machine = hashlib.sha256(f"{can} {device}".encode()).hexdigest()[:12]
-    jax.config.update("jax_compilation_cache_dir", str(caches / "appo-jax" / machine))
+    jax.config.update("jax_compilation_cache_dir", str(Path(caches, "appo-jax", machine)))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 

@@ -4,7 +4,9 @@ A flag's default is None: what the command line doesn't name keeps the default o
 is said in the flag's help.
 """
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -17,18 +19,44 @@ class _ListParser(flags.ArgumentParser):
     """One value or several, with commas between them."""
 
     def __init__(self, parser: flags.ArgumentParser):
-        self._parser = parser
+        self.parser = parser
         self.syntactic_help = f"{parser.syntactic_help}, or several with commas between them"
 
     def parse(self, argument: Any) -> tuple[Any, ...]:
         words = argument.split(",") if isinstance(argument, str) else argument
-        found = tuple(self._parser.parse(word) for word in words)
+        found = tuple(self._one(word) for word in words)
         if len(set(found)) < len(found):
             raise ValueError("holds a value twice, expected each once")
         return found
 
+    def _one(self, word: Any) -> Any:
+        try:
+            return self.parser.parse(word)
+        except ValueError as error:
+            raise ValueError(
+                f"{word!r} is not {self.parser.syntactic_help}, expected one, or several with "
+                "commas between them, like 0,1,2"
+            ) from error
 
-_PARSERS = {int: flags.IntegerParser, float: flags.FloatParser, str: flags.ArgumentParser}
+
+class _PathParser(flags.ArgumentParser):
+    """A path as text; `~` is the home folder also behind `=`, where shells leave it alone."""
+
+    def parse(self, argument: Any) -> str:
+        path = os.path.expanduser(argument)
+        if not path:
+            raise ValueError("is empty")
+        if path.startswith("~"):
+            raise ValueError("no such home folder is known; ./~ is a folder of that name")
+        return path
+
+
+_PARSERS = {
+    int: flags.IntegerParser,
+    float: flags.FloatParser,
+    str: flags.ArgumentParser,
+    Path: _PathParser,
+}
 
 
 def define(
@@ -40,7 +68,10 @@ def define(
     default: Any = None,
     several: bool = False,
 ) -> None:
-    """Define one flag, in a group of the help. several: it takes a list with commas."""
+    """Define one flag, in a group of the help. several: it takes a list with commas.
+
+    The value of a `Path` is text, or None.
+    """
     if type is bool:
         flags.DEFINE_boolean(name, default, help, values, module_name=group)
         return
@@ -65,6 +96,22 @@ def define_settings(
             continue
         help = f"{field.setting.help}{_default(field)}"
         define(values, prefix + field.name, field.type, help, group, None, field.name in several)
+
+
+def decimal_commas(values: flags.FlagValues) -> list[str]:
+    """A sentence for each flag whose two values may be one number, written with a comma."""
+    found = {
+        name: values[name].value
+        for name in values
+        if isinstance(parser := values[name].parser, _ListParser)
+        and isinstance(parser.parser, flags.FloatParser)
+    }
+    return [
+        f"--{name} has two values, {numbers[0]:g} and {numbers[1]:g}, which are a grid; one number "
+        f"is written with a point, like {numbers[0]:g}.{numbers[1]:g}"
+        for name, numbers in found.items()
+        if numbers and len(numbers) == 2 and all(number.is_integer() for number in numbers)
+    ]
 
 
 def _default(field: settings.Field) -> str:

@@ -1,12 +1,14 @@
 """Signals that stop a command: held back where they must not cut, or noted for a good moment."""
 
 import contextlib
+import os
 import signal
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-STOPPING = (signal.SIGINT, signal.SIGTERM)
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopped(Exception):
@@ -50,14 +52,40 @@ def noted() -> Iterator[list[signal.Signals]]:
         yield came
 
 
+def end_at_once() -> None:
+    """From now on such a signal ends the process where it is: what it does is but tidying up."""
+    for number in _heeded():
+        signal.signal(number, lambda number, _: os._exit(128 + number))
+
+
 @contextlib.contextmanager
 def _handled_by(act: Callable[[int], Any]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, lambda number, _: act(number)) for number in STOPPING}
+
+    def handle(number: int, _: Any) -> None:
+        if number == signal.SIGHUP:
+            _leave_terminal()
+        act(number)
+
+    before = {number: signal.signal(number, handle) for number in _heeded()}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _heeded() -> list[signal.Signals]:
+    # nohup has SIGHUP ignored, a shell's script what it puts in the background SIGINT.
+    return [number for number in STOPPING if signal.getsignal(number) != signal.SIG_IGN]
+
+
+def _leave_terminal() -> None:
+    """Send what would go to the terminal nowhere: it is gone, and writing to it an error."""
+    for stream in (1, 2):
+        if stat.S_ISCHR(os.fstat(stream).st_mode):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream)
+            os.close(nowhere)

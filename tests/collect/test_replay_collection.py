@@ -12,6 +12,7 @@ from appo_jax.collect.stepping import Steppers, steppers
 from appo_jax.data.dataset import Dataset
 from appo_jax.data.replay import Replay
 from appo_jax.types import InputError
+from tests.helpers import environments as odd
 from tests.helpers.agents import HOPPER, PENDULUM, run
 
 
@@ -172,3 +173,19 @@ def test_sizes(name: str, size: int, unit: int) -> None:
     with pytest.raises(InputError, match=f"size is {size}, expected a positive multiple of {unit}"):
         replay_collection.check_size(name, size, 3)
     replay_collection.check_size(name, unit, 3)
+
+
+@pytest.mark.parametrize(
+    ("cls", "message"),
+    [
+        (odd.NotANumber, "the reward is nan at agent 1, episode 1, step 3"),
+        (odd.HugeObservation, "the observation is .*inf in column 0 at agent 0, episode 0, step 0"),
+        (odd.Raises, "failed at step 2 of the episode of seed .*ZeroDivisionError"),
+    ],
+)
+def test_a_simulator_that_goes_wrong_ends_it_at_once(
+    cls: type, message: str, tmp_path: Path
+) -> None:
+    recipe = dataclasses.replace(HOPPER, env_name=odd.name(cls), seed=10, random_steps=400)
+    with steppers(recipe.env_name, 2) as running, pytest.raises(InputError, match=message):
+        run(recipe, running, tmp_path)

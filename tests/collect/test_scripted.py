@@ -1,9 +1,10 @@
 """The medium-expert recipe, and that its data follow from the seed alone."""
 
 import dataclasses
+import itertools
 import multiprocessing
 import time
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from appo_jax.collect import scripted
 from appo_jax.data.dataset import Dataset, Episode, from_episodes
 from appo_jax.envs import meta_world
 from appo_jax.types import InputError
+from tests.helpers.processes import InTurn
 
 # pytest forgets the module's own filter between tests.
 pytestmark = pytest.mark.filterwarnings("ignore:Constant")
@@ -36,15 +38,6 @@ def run(
     main, driver = scripted.environments(plan)
     policy = meta_world.scripted_policy(driver_task or TASK)
     return scripted.run_episode(plan, main, driver, policy, steps, noise_std, epsilon)
-
-
-class InTurn(Executor):
-    """What is submitted is done at once, in this process."""
-
-    def submit(self, call: Any, /, *args: Any, **kwargs: Any) -> Future:
-        future: Future = Future()
-        future.set_result(call(*args, **kwargs))
-        return future
 
 
 def run_short(executor: Executor, seed: int) -> Dataset:
@@ -233,3 +226,21 @@ def test_an_error_in_the_callback_stops_the_workers() -> None:
         scripted.collect(TASK, 1_000_000, 0, 1, stop)
     assert set(multiprocessing.active_children()) == before
     assert time.monotonic() - start < 60  # and not the minutes of a million steps
+
+
+def test_a_number_that_is_not_finite_ends_it_at_once() -> None:
+    main, _ = scripted.environments(scripted.EpisodePlan(4, TASK, "random", None, 1, 2, 3))
+    step, count = main.step, itertools.count(1)
+
+    def stepping(action: np.ndarray) -> Any:
+        observation, _, *rest = step(action)
+        return observation, np.nan if next(count) == 3 else 0.0, *rest
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(main, "step", stepping)
+        plan = scripted.EpisodePlan(4, TASK, "random", None, 1, 2, 3)
+        with pytest.raises(InputError, match=f"^{TASK}: the reward is nan at episode 4, step 3"):
+            scripted._run_plan(plan, STEPS)
+        patch.setattr(main, "step", lambda _: 1 / 0)
+        with pytest.raises(InputError, match=r"^episode 4 of .* failed \(ZeroDivisionError: "):
+            scripted._run_plan(plan, STEPS)

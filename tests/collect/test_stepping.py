@@ -38,7 +38,7 @@ def test_a_bad_name_is_the_callers_error(capfd: pytest.CaptureFixture[str]) -> N
 def test_a_failing_environment_tells_why() -> None:
     with steppers("Pendulum-v1", 1) as running:
         running.reset(0, 0)
-        with pytest.raises(RuntimeError, match="Pendulum-v1: (.|\n)*reshape"):
+        with pytest.raises(InputError, match="'Pendulum-v1' failed at step 1 .*reshape"):
             running.step(0, np.zeros(7, np.float32))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from appo_jax.data import checks
-from appo_jax.data.dataset import Dataset, Episode, from_episodes
+from appo_jax.data.dataset import ActionScale, Dataset, Episode, from_episodes
 from appo_jax.data.preferences import Preferences
 from appo_jax.types import InputError
 
@@ -38,14 +38,27 @@ def test_actions_are_clipped_with_a_warning(numbered: Make) -> None:
     clipped, warnings = checks.clip_actions(dataset)
     np.testing.assert_array_equal(clipped.actions[:, 0], [-1, 1, 0.5, 0, -1, 1, 0])
     assert warnings == [
-        "actions of 2 of 5 transitions lie outside [-1, 1] and are clipped; the first is -1.5 in "
-        "episode 1, step 0"
+        "actions of 2 of 5 transitions lie outside their bounds and are clipped; the first is "
+        "-1.5, expected -1 to 1, in column 0 of episode 1, step 0"
     ]
     np.testing.assert_array_equal(dataset.actions, actions)  # the caller's own, untouched
     assert checks.clip_actions(clipped) == (clipped, [])
-    assert checks.clip_actions(dataset, -1.5, 7) == (dataset, [])
     barely = dataclasses.replace(dataset, actions=np.nextafter(actions.clip(-1, 1), 2))
     assert len(checks.clip_actions(barely)[1]) == 1
+    (warning,) = checks.clip_actions(dataset, ActionScale(np.ones(1), np.full(1, 2.0)))[1]
+    assert "the first is -2, expected -1 to 3, in column 0" in warning  # the environment's units
+
+
+def test_actions_that_use_half_of_their_range(numbered: Make) -> None:
+    actions = np.float32([[-0.5, 0.1], [0.5, 0.2], [0.3, 0.2], [9, 9]])
+    dataset = dataclasses.replace(numbered((3,)), actions=actions)
+    scale = ActionScale(np.float32([1, 0]), np.float32([2, 4]))
+    assert checks.clip_actions(dataset, scale)[1] == [
+        "actions use at most half of their range in every column; the widest is column 0, from 0 "
+        "to 2 of -1 to 3; they may be in other units than the environment's"
+    ]
+    actions[0, 1] = -0.9
+    assert checks.clip_actions(dataset, scale)[1] == []
 
 
 def test_one_goal_only(numbered: Make) -> None:
@@ -57,6 +70,7 @@ def test_one_goal_only(numbered: Make) -> None:
         "the goal is the same (0.25) in all 4 episodes (observation columns 0 to 0); a policy may "
         "fail at other goals"
     ]
+    assert checks.about_dataset(frozen, GOAL, goal_is_fixed=True) == []
     # In sight at each reset, hidden at every step: what Meta-World does when asked wrongly.
     observations = numbered().observations.copy()
     observations[numbered().transition_rows() + 1, 0] = 0
@@ -64,6 +78,7 @@ def test_one_goal_only(numbered: Make) -> None:
     assert checks.about_dataset(hidden, GOAL) == [
         "the goal is the same (0) in all 4 episodes (observation columns 0 to 0); it may be hidden"
     ]
+    assert len(checks.about_dataset(hidden, GOAL, goal_is_fixed=True)) == 1
     observations[-1, 0] = 1
     assert checks.about_dataset(hidden, GOAL) == []
 

@@ -5,6 +5,8 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -364,3 +366,36 @@ def test_a_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.chdir(tmp_path)
     assert minari_io.save(make(), "data") == tmp_path / "data" / ID
     assert_same(minari_io.load(ID, "data"), make())
+
+
+_FULL_DISK = """
+import resource, sys
+sys.path[:0] = [sys.argv[1]]
+from appo_jax.data import minari_io
+from test_minari_io import ID, make
+for room in (0, 100, 5000):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+    try:
+        minari_io.save(make(), sys.argv[2])
+    except OSError as error:
+        print(error)
+"""
+
+
+def test_a_full_disk_ends_in_a_sentence(tmp_path: Path) -> None:
+    """The kernel refuses to let a file grow; HDF5 on a file of its own crashes the process."""
+    done = subprocess.run(
+        [sys.executable, "-c", _FULL_DISK, str(Path(__file__).parent), str(tmp_path)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("can't be written to") == 3
+    assert len(done.stdout.splitlines()) == 3
+    assert os.listdir((tmp_path / ID).parent) == []
+
+
+def test_room_is_asked_for_before_the_work(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"takes about 1\d{15} MB, .* has room for \d+ MB, exp"):
+        minari_io.check_writable(ID, tmp_path, 10**21)
+    minari_io.check_writable(ID, tmp_path, 10)

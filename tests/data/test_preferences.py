@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -352,6 +353,21 @@ def test_errors_in_a_file(numbered: Make, tmp_path: Path, lines: list[Any], mess
         preferences.load(path, numbered(), 2)
     assert str(path) in str(raised.value)
     assert len(str(raised.value)) < len(str(path)) + 200
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(numbered: Make, tmp_path: Path) -> None:
+    dataset = numbered((40, 60))
+    drawn = preferences.scripted(dataset, 3, 5, 5, 12.5)
+    path = tmp_path / "preferences.jsonl"
+    preferences.save(drawn, path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert_same(preferences.load(path, dataset, 5), drawn)
+
+
+def test_a_pipe_is_no_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")  # opening it would wait for a writer
+    with pytest.raises(InputError, match="pipe: a pipe, expected a file of labels"):
+        preferences.count_labels(tmp_path / "pipe")
 
 
 def test_files_that_are_no_text(numbered: Make, tmp_path: Path) -> None:

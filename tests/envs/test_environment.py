@@ -7,6 +7,7 @@ import pytest
 from appo_jax.envs import environment
 from appo_jax.envs.environment import Environment
 from appo_jax.types import InputError
+from tests.helpers import environments as odd
 
 
 def test_actions_are_scaled_to_the_bounds() -> None:
@@ -72,11 +73,59 @@ def test_meta_world_knows_success() -> None:
         ),
         ("no_such_module:Nothing-v0", "can't be made"),
         ("CartPole-v1", "action space is Discrete.*, expected a Box"),
+        (
+            "metaworld:Meta-World/MT1",
+            r"can't be made .*TypeError: .*'env_name'.* that needs no arg",
+        ),
+        (odd.name(odd.NeedsArguments), r"can't be made .*TypeError: .*'size'"),
+        (
+            odd.name(odd.Refuses),
+            r"can't be made by Gymnasium \(OSError: no licence\), expected an id",
+        ),
     ],
 )
 def test_what_cannot_be_used(name: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         Environment(name)
+
+
+def test_a_reward_in_an_array_of_one_is_a_number() -> None:
+    env = Environment(odd.name(odd.RewardInAnArray))
+    place = env.reset(0)
+    outcome = env.step(np.ones(1, np.float32))
+    assert type(outcome.reward) is float
+    assert outcome.reward == pytest.approx(place.sum() + 6)
+
+
+@pytest.mark.parametrize(
+    ("cls", "message"),
+    [
+        (odd.Raises, r"step 2 .* \(ZeroDivisionError: division by zero; environments.py line \d+"),
+        (odd.TwoRewards, "step 1 .*ValueError: can only convert an array of size 1"),
+        (odd.WideObservation, "step 0 .*found 4 numbers in an observation, expected the 3 of its"),
+        (odd.OddSuccess, "step 1 .*success is nan, expected true or false"),
+    ],
+)
+def test_what_a_simulator_raises_is_one_sentence(cls: type, message: str) -> None:
+    env = Environment(odd.name(cls))
+
+    def episode() -> None:
+        env.reset(7)
+        for _ in range(2):
+            env.step(np.zeros(1, np.float32))
+
+    with pytest.raises(InputError, match=f"environment '.*{cls.__name__}-v0' failed at {message}"):
+        episode()
+
+
+def test_numbers_that_are_not_finite() -> None:
+    fine = np.zeros(2, np.float32)
+    assert environment.not_finite(fine, -1e30) is None
+    assert environment.not_finite(fine, np.nan) == "the reward is nan"
+    assert environment.not_finite(fine, 1e39) == "the reward is 1e+39"
+    assert environment.not_finite(np.float32([0, -np.inf])) == "the observation is -inf in column 1"
+    huge = Environment(odd.name(odd.HugeObservation)).reset(0)
+    assert "inf in column" in str(environment.not_finite(huge))
 
 
 def test_names() -> None:

@@ -50,6 +50,8 @@ def test_goal_is_in_every_observation_and_changes_at_each_reset(task: str) -> No
     for first, second in itertools.combinations(starts, 2):
         # Some tasks vary the object and keep the goal at a fixed place, so look at both.
         assert not np.array_equal(first[[4, 5, 6, -3, -2, -1]], second[[4, 5, 6, -3, -2, -1]])
+        is_fixed = np.array_equal(first[-3:], second[-3:])
+        assert is_fixed == (task in meta_world.FIXED_GOALS)
 
 
 def test_global_generators_do_not_matter() -> None:

@@ -1,8 +1,10 @@
 """From collection to evaluation in environments of Gymnasium, as a user types it."""
 
 import dataclasses
+import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,13 @@ import pytest
 
 from appo_jax.data import minari_io
 from appo_jax.data.dataset import Dataset, Episode, from_episodes
+from appo_jax.evaluation import episode_seed
 from appo_jax.types import InputError
 from experiments.runs import datasets, files, runner
 from experiments.runs.events import silent
+from experiments.runs.results import RunResult
+from experiments.train import summary
+from tests.helpers import environments as odd
 from tests.helpers.runs import TINY, parse, print_told
 
 PENDULUM = "gymnasium/Pendulum-v1/medium-replay-n2000-seed0-v0"
@@ -49,17 +55,17 @@ def test_without_terminations(data_dir: Path, tmp_path: Path) -> None:
 
     (entry,) = runner.run(runs, execution)
     assert entry.success_rate is None
-    assert [one.update for one in entry.evaluations] == [10, 20]
+    assert [one.update for one in entry.evaluations] == [0, 10, 20]
     assert -2500 < entry.total_return < 0  # 200 steps of at most 16.3 each
     metrics = files.MetricsFile(tmp_path / "run" / "metrics.csv")
-    assert list(metrics.values(0, "eval", "eval/return")) == [10, 20]
+    assert list(metrics.values(0, "eval", "eval/return")) == [0, 10, 20]
     assert not metrics.values(0, "eval", "eval/success_rate")
 
     command = [sys.executable, "-m", "experiments.evaluate", "--num_workers=1", "--episodes=2"]
     command += [f"--checkpoint={tmp_path / 'run'}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     last = metrics.values(0, "eval", "eval/return")[20]
-    assert done.stdout.splitlines()[-1] == f"return {last:.2f}"
+    assert done.stdout.splitlines()[-1].startswith(f"return {last:.2f} (95 % bootstrap interval")
 
 
 def hopper_data(id: str, action: float = 1.0) -> Dataset:
@@ -87,6 +93,56 @@ def test_with_terminations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "eval/return at update 20: " in output
 
 
+@pytest.fixture(scope="module")
+def odd_run(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunResult]:
+    """Train for an environment of `tests.helpers.environments`, evaluated by its real episodes."""
+    folder = tmp_path_factory.mktemp("odd")
+    pendulum = minari_io.load(PENDULUM, data_dir)  # of which the program is compiled already
+    minari_io.save(dataclasses.replace(pendulum, id="mine/odd-v0", metadata={}), folder)
+
+    def run(cls: type, workdir: Path) -> RunResult:
+        arguments = [*flags(odd.name(cls), "mine/odd-v0", folder), "--eval_episodes=6"]
+        return runner.run(*parse(*arguments, f"--workdir={workdir}"), print_told)[0]
+
+    return run
+
+
+def test_lost_episodes_leave_no_result(
+    odd_run: Callable[..., RunResult], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = odd_run(odd.NotANumber, tmp_path)
+    assert (entry.state, entry.score, entry.num_evaluations_averaged) == ("finished", None, 0)
+    assert summary([entry]) == "no result: the last evaluations lost episodes"
+    lost = {one.update: one.lost_episodes for one in entry.evaluations}
+    seeds = {u: [episode_seed(0, u, episode) for episode in range(6)] for u in lost}
+    assert lost == {u: sum(seed % 2 for seed in found) for u, found in seeds.items()}
+    written = (tmp_path / "summary.json").read_text()
+    assert "NaN" not in written
+    last = json.loads(written)["runs"][0]["evaluations"][-1]
+    assert (last["total_return"], last["lost_episodes"]) == (None, lost[20])
+    told = capsys.readouterr().out
+    assert f"warning: evaluation at update 20: {lost[20]} of 6 episodes are lost: " in told
+
+
+def test_an_environment_that_ignores_its_seed_is_told_of_once(
+    odd_run: Callable[..., RunResult], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert odd_run(odd.Deaf, tmp_path).score is not None
+    assert (
+        capsys.readouterr().out.count("all 6 episodes are the same: the environment ignores") == 1
+    )
+
+
+def test_a_simulator_that_fails_ends_the_run_with_a_sentence(
+    odd_run: Callable[..., RunResult], tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=r"Raises-v0' failed at step 2 .*division by zero"):
+        odd_run(odd.Raises, tmp_path / "raises")
+    with pytest.raises(InputError, match=r"can't be made by Gymnasium \(OSError: no licence\)"):
+        odd_run(odd.Refuses, tmp_path / "refuses")
+    assert not (tmp_path / "refuses" / "config.json").exists()
+
+
 def test_actions_beyond_the_bounds_are_told_and_clipped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,7 +152,7 @@ def test_actions_beyond_the_bounds_are_told_and_clipped(
     assert dataset.actions.max() == 1
     told = capsys.readouterr().out
     assert "warning: data set mine/wild-v0: actions of " in told
-    assert "lie outside [-1, 1] and are clipped; the first is 1." in told
+    assert "lie outside their bounds and are clipped; the first is 1." in told
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,14 @@
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -82,6 +84,16 @@ def test_what_is_there_at_first_is_reported(
     assert reports == [(0, 1000), (500, 1000)]
 
 
+def test_a_disk_without_room_is_told_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2_000_000))
+    with pytest.raises(InputError, match=r"takes about 22 MB, .* has room for 2 MB"):
+        scripted_collection.collect_and_save(
+            "sweep", "medium-expert", 100_000, 0, str(tmp_path), 1, lambda *_: pytest.fail("began")
+        )
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -126,6 +138,7 @@ def test_the_papers_size_is_the_default() -> None:
         (["--task=sweep", "--size=1000"], "--size: size is 1000, expected .* of 1500"),
         (["--task=sweep", "--num_seeds=0"], "--num_seeds=0: .*, expected: SAC agents"),
         (["--task=sweep", "--batch_size=-1"], "--batch_size=-1: .*, expected: transitions of one"),
+        (["--task=sweep", "--batch_size=3000000"], "--batch_size=3000000: expected a whole number"),
         (["--task=sweep", "--updates_per_step=nan"], "--updates_per_step: nan, expected"),
         (["--task=sweep", "--updates_per_step=0"], "--updates_per_step: 0.0, expected"),
         (["--task=sweep", "--seed=-1"], "--seed: -1, expected a number from 0"),

@@ -71,7 +71,9 @@ def test_tells_what_it_does(finished: Finished, data_dir: Path) -> None:
         assert expected in text
     assert len(finished.lines) < 40
     assert finished.stderr == ""  # no bar for a file, no library that talks
-    assert finished.lines[-1].startswith("success rate 0.0 % (the mean of the last 3 evaluations)")
+    assert finished.lines[-1].startswith(
+        "success rate 0.0 % (the mean of the last 3 evaluations; suc"
+    )
 
 
 def test_writes_every_output(finished: Finished) -> None:
@@ -96,7 +98,7 @@ def test_summary(finished: Finished) -> None:
     assert entry["dataset"] == f"lire/{TASK}-v3/n{SIZE}"
     settings = entry["settings"]
     assert (settings["seed"], settings["lam"], settings["num_feedback"]) == (0, 0.03, 40)
-    assert [one["update"] for one in entry["evaluations"]] == [20, 40, 60]
+    assert [one["update"] for one in entry["evaluations"]] == [0, 20, 40, 60]
     assert entry["score"] == entry["success_rate"] == 0
     assert 0 < entry["reward_accuracy"] < 1
     assert 500 < entry["reward_accuracy_pairs"] < 1000
@@ -199,7 +201,7 @@ def test_stopped_while_it_fits_the_reward(
 def test_bad_command_lines_end_at_once(tmp_path: Path, data_dir: Path) -> None:
     (tmp_path / "file").touch()
     cases = {
-        "--lam=abc": "error: --lam=abc: could not convert string to float",
+        "--lam=abc": "error: --lam=abc: 'abc' is not a number, expected one, or several with com",
         "--lamm=0.1": "error: Unknown command line flag 'lamm'. Did you mean: lam ?",
         "leftover": "error: found 'leftover' after the flags, expected flags only",
         "--workdir=file/run": "error: --workdir=file/run: can't be written to (Not a directory)",

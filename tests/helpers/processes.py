@@ -1,9 +1,11 @@
-"""The processes that a command starts, seen from outside."""
+"""Processes: those that a command starts, seen from outside, and a pool without any."""
 
 import contextlib
 import time
 from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from pathlib import Path
+from typing import Any
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> None:
@@ -23,3 +25,15 @@ def members(session: int) -> list[int]:
             if int(number) == session and state != "Z":
                 found.append(int(path.parent.name))
     return found
+
+
+class InTurn(Executor):
+    """In place of a pool of workers: what is submitted is done at once, in this process."""
+
+    def __init__(self, num_workers: int = 1):
+        pass
+
+    def submit(self, call: Any, /, *args: Any, **kwargs: Any) -> Future:
+        future: Future = Future()
+        future.set_result(call(*args, **kwargs))
+        return future

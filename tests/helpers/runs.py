@@ -106,7 +106,7 @@ class FakeEvaluation:
     ):
         leaves = b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(trained.state))
         self._outcome = hashlib.sha256(leaves + f"{env} {seed} {update} {n}".encode()).digest()
-        self._left = self.looks
+        self._left = self.looks if update else 0
 
     def done(self) -> bool:
         self._left -= 1
@@ -114,7 +114,10 @@ class FakeEvaluation:
 
     def result(self) -> evaluation.Episodes:
         numbers = np.frombuffer(self._outcome, np.uint8)
-        return evaluation.Episodes(numbers[:16] > 128, numbers[16:] > 128, numbers.astype(float))
+        columns = numbers.astype(float)[:, None]
+        return evaluation.Episodes(
+            numbers[:16] > 128, numbers[16:] > 128, columns[:, 0], numbers < 0, columns
+        )
 
 
 def print_told(event: Event) -> None:

@@ -32,3 +32,13 @@ def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(
     collection.save()
     assert Collection(HOPPER, hoppers, tmp_path).step == 40
     np.testing.assert_array_equal(collection.replay.actions[:, :40], undamaged)
+
+
+def test_damaged_steps_cost_what_came_after_them(hoppers: Steppers, tmp_path: Path) -> None:
+    for step in (10, 20, 30):
+        run(HOPPER, hoppers, tmp_path, step).save()
+    for damaged, left in ((30, 20), (10, 0)):
+        (tmp_path / "steps" / f"steps-{damaged:08d}.npz").write_bytes(b"PK")
+        warnings: list[str] = []
+        assert go_on(HOPPER, hoppers, tmp_path, warnings.append).step == left
+        assert f"steps-{damaged:08d}.npz: can't be read" in warnings[0]

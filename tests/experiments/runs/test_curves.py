@@ -16,6 +16,7 @@ def run(lam: float, seed: int, *rates: float) -> RunResult:
     return RunResult(
         *("folder", seed, "unfinished", "appo", "sweep-v3", "data", seed),
         settings={"lam": lam, "seed": seed},
+        dataset_success_rate=25.0,
         num_updates=30,
         updates_done=10 * len(rates),
         stopped_at=None,
@@ -47,11 +48,12 @@ def test_a_line_and_a_band_for_each_setting(
     assert content.startswith(b"\x89PNG\r\n\x1a\n")
     assert struct.unpack(">II", content[16:24]) == (900, 600)
     (axes,) = drawn[0].axes
-    first, second = axes.lines
+    first, second, data = axes.lines
+    assert (data.get_ydata()[0], data.get_linestyle()) == (25, "--")
     # Updates that both seeds came to: 10, where they have 20 and 40.
     np.testing.assert_array_equal(first.get_xydata(), [[10, 30]])
     np.testing.assert_array_equal(second.get_xydata(), [[10, 5]])
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert labels == ["lam 0.1, 2 seeds", "lam 0.3, seed 0"]
+    assert labels == ["lam 0.1, 2 seeds", "lam 0.3, seed 0", "data"]
     assert len(axes.collections) == 1
     assert axes.get_title() == "appo on sweep-v3"

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import errno
 import multiprocessing
 import os
 from pathlib import Path
@@ -110,3 +111,15 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
         contextlib.ExitStack() as stack,
     ):
         stack.enter_context(files.locked(tmp_path / "file" / "run"))
+
+
+def test_a_disk_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(files.fcntl, "flock", refuse)
+    with (
+        pytest.raises(InputError, match=r"can't be locked \(No locks .*take a folder on a local"),
+        contextlib.ExitStack() as stack,
+    ):
+        stack.enter_context(files.locked(tmp_path))

@@ -18,6 +18,7 @@ from tests.helpers.runs import TINY, parse
         *({"identities": identities} for identities in (None, {}, [], [1], [None], [{}])),
         *({"identities": [{"policy": policy}]} for policy in (None, [], "text")),
         *({"dataset_contents": contents} for contents in (None, [], 1)),
+        *({"runs_per_group": size} for size in (0, "x", None, True, 1.5)),
         None,
     ],
 )
@@ -54,3 +55,10 @@ def test_a_schedule_over_the_whole_run_can_not_be_extended(data_dir: Path, tmp_p
     RunFolder(*parse(*tiny, *constant)).path.mkdir()
     RunFolder(*parse(*tiny, *constant)).write()
     RunFolder(*parse(*tiny, *constant, "--num_updates=70"))
+
+
+@pytest.mark.parametrize("name", ["metrics.csv", "checkpoints"])
+def test_what_another_run_left(data_dir: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(InputError, match=f"holds {name} of a run but not its config.json, expect"):
+        RunFolder(*parse(*TINY, f"--data_dir={data_dir}", f"--workdir={tmp_path}"))

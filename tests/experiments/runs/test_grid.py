@@ -113,7 +113,7 @@ def test_every_combination_is_a_run(grid: Path) -> None:
         (row["run"], row["split"]) for row in files.MetricsFile(grid / "metrics.csv").rows
     )
     assert len({rows[run, "train"] for run in range(16)}) == 1
-    assert {rows[run, "eval"] for run in range(16)} == {8}
+    assert {rows[run, "eval"] for run in range(16)} == {12}
     assert len({tuple(found(grid, run)[0]) for run in range(16)}) == 16
     assert len(list((grid / "preferences").iterdir())) == 8  # shared over lambda
 
@@ -332,6 +332,12 @@ def test_spread_over_eight_devices(
             found(tmp_path / "map", run)[1], found(tmp_path / "one", run)[1], strict=True
         ):
             np.testing.assert_array_equal(left, right)
+
+
+def test_chunks_are_shorter_on_a_cpu_and_of_many_rows() -> None:
+    assert [groups.Rows(1, "map", None).chunk_updates(wanted) for wanted in (None, 7)] == [100, 7]
+    assert [groups.Rows(20, how, None).chunk_updates(None) for how in ("map", "vmap")] == [5, 100]
+    assert groups.Rows(200, "map", None).chunk_updates(None) == 1
 
 
 def test_flags_of_a_grid(data_dir: Path) -> None:

@@ -22,7 +22,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, data_dir: Path) -> Path:
 def test_a_finished_folder(finished: Path) -> None:
     first, second = results.read(finished)
     assert (first.state, first.updates_done, first.num_updates) == ("finished", 40, 40)
-    assert [one.update for one in first.evaluations] == [20, 40]
+    assert [one.update for one in first.evaluations] == [0, 20, 40]
     assert (first.settings["lam"], second.settings["lam"]) == (0.03, 0.1)
     assert first.updates_per_second > 0
     assert 0 < first.reward_accuracy < 1
@@ -52,7 +52,7 @@ def test_folders_in_every_state(finished: Path, tmp_path: Path) -> None:
     states = {(Path(one.folder).name, one.run): one for one in found}
     going, diverged, begun = states["going", 0], states["stopped", 0], states["begun", 1]
     assert (going.state, going.num_evaluations_averaged) == ("unfinished", 1)
-    assert going.score == going.evaluations[0].success_rate
+    assert going.score == going.evaluations[1].success_rate
     assert (diverged.state, diverged.stopped_at, diverged.score) == ("diverged", 30, None)
     assert (begun.state, begun.updates_done, begun.score, begun.evaluations) == (
         *("unfinished", 0, None),
@@ -63,3 +63,15 @@ def test_folders_in_every_state(finished: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no config.json, expected a run's folder"):
         results.read(tmp_path)
     assert "(1 diverged)" in results.table([one for one in found if "stopped" in one.folder])
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"runs": []}'])
+def test_a_summary_that_is_not_the_runs_is_written_again(
+    finished: Path, data_dir: Path, content: str
+) -> None:
+    summary = finished / "summary.json"
+    whole = summary.read_text()
+    summary.write_text(content)
+    flags = (*TINY, f"--data_dir={data_dir}", f"--workdir={finished}", "--lam=0.03,0.1")
+    runner.run(*parse(*flags, "--num_updates=40"))
+    assert summary.read_text() == whole

@@ -14,6 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -22,7 +23,7 @@ from appo_jax.data import preferences
 from appo_jax.types import Diverged, InputError
 from experiments.runs import curves, datasets, files, runner
 from experiments.runs.evaluations import Evaluations
-from experiments.runs.events import Report
+from experiments.runs.events import Evaluated, Event, Report
 from experiments.runs.loop import Loop
 from experiments.runs.results import RunResult
 from experiments.terminal import signals
@@ -95,12 +96,32 @@ def uninterrupted(
 def test_evaluates_each_interval_and_the_end(uninterrupted: Uninterrupted) -> None:
     rows = files.MetricsFile(uninterrupted.workdir / "metrics.csv").rows
     evaluated = [row["update"] for row in rows if row["metric"] == "eval/success_rate"]
-    assert evaluated == [20, 40, 60]
+    assert evaluated == [0, 20, 40, 60]
     assert [one.update for one in uninterrupted.entry.evaluations] == evaluated
     trained = [row["update"] for row in rows if row["metric"] == "critic/loss"]
     assert trained == list(range(5, 61, 5))
-    rates = [one.success_rate for one in uninterrupted.entry.evaluations]
+    rates = [one.success_rate for one in uninterrupted.entry.evaluations[1:]]
     assert uninterrupted.entry.success_rate == pytest.approx(np.mean(rates))
+
+
+def test_results_are_on_disk_at_each_evaluation_and_the_first_changes_nothing(
+    uninterrupted: Uninterrupted,
+    start: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = []
+
+    def report(event: Event) -> None:
+        if isinstance(event, Evaluated):
+            (run,) = files.read_json(tmp_path / "summary.json")["runs"]
+            found.append((event.update, [one["update"] for one in run["evaluations"]]))
+            (tmp_path / "learning_curve.png").unlink()
+
+    monkeypatch.setattr(Evaluations, "begin", lambda _: None)  # none before the first update
+    start(tmp_path, report=report)
+    assert found == [(20, [20]), (40, [20, 40]), (60, [20, 40, 60])]
+    assert result(tmp_path)[0] == result(uninterrupted.workdir)[0]
 
 
 def test_killed_between_any_two_writes(
@@ -179,7 +200,7 @@ def test_more_updates_extend_a_run(
 ) -> None:
     workdir = tmp_path / "run"
     shorter = start(workdir, "--num_updates=30")
-    assert [one.update for one in shorter.evaluations] == [20, 30]
+    assert [one.update for one in shorter.evaluations] == [0, 20, 30]
     longer = start(workdir)
     assert longer.evaluations == uninterrupted.entry.evaluations
     assert result(workdir) == result(uninterrupted.workdir)
@@ -299,6 +320,29 @@ def test_changed_data(
     write_buffers(tmp_path / "data", seed=1)
     with pytest.raises(InputError, match=r"data set lire/.*: digest '\w+', not '\w+' as when"):
         start(workdir, f"--data_dir={tmp_path / 'data'}")
+
+
+def test_jax_set_otherwise(start: Callable[..., Any], tmp_path: Path) -> None:
+    before = jax.config.values["jax_enable_x64"]
+    jax.config.update("jax_enable_x64", True)
+    try:
+        with pytest.raises(InputError, match="^JAX_ENABLE_X64 is True, expected False, with which"):
+            start(tmp_path / "run")
+    finally:
+        jax.config.update("jax_enable_x64", before)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_finished_run_without_its_config_is_nobodys(
+    uninterrupted: Uninterrupted, start: Callable[..., Any], tmp_path: Path
+) -> None:
+    workdir = shutil.copytree(uninterrupted.workdir, tmp_path / "run")
+    (workdir / "config.json").unlink()
+    before = contents(workdir)
+    for arguments in ((), ("--lam=0.1", "--seed=1")):
+        with pytest.raises(InputError, match="but not its config.json, expected both or an empty"):
+            start(workdir, *arguments)
+    assert contents(workdir) == before
 
 
 def test_foreign_folder(start: Callable[..., Any], tmp_path: Path) -> None:
@@ -423,7 +467,7 @@ def test_numbers_that_go_wrong_later_leave_the_last_good_checkpoint(
                 start(tmp_path)
             assert checkpoint.updates(tmp_path / "checkpoints" / "policy") == [20]
             rows = files.MetricsFile(tmp_path / "metrics.csv")
-            assert list(rows.values(0, "eval", "eval/success_rate")) == [20]
+            assert list(rows.values(0, "eval", "eval/success_rate")) == [0, 20]
     start(tmp_path)
     assert result(tmp_path) == result(uninterrupted.workdir)
 

@@ -15,6 +15,7 @@ from experiments.terminal.cli import help_text, naming, parse_flags
 _ENDINGS = '''
 """About a command."""
 import os, signal, sys
+import jax
 from concurrent.futures.process import BrokenProcessPool
 from absl import flags
 from appo_jax.types import Diverged, InputError
@@ -23,6 +24,11 @@ from experiments.terminal.signals import Stopped
 
 def main(values):
     print("begins")
+    if values.ending == "letters":
+        print("\u00e4", file=sys.stdout)
+        return
+    if values.ending == "device":
+        jax.config.update("jax_platforms", "nothing")
     if values.ending:
         raise {
             "input": InputError("--size: 3, expected 4"),
@@ -31,6 +37,9 @@ def main(values):
             "stopped": Stopped(signal.SIGTERM, "update 5"),
             "interrupt": KeyboardInterrupt(),
             "pool": BrokenProcessPool(),
+            "memory": RuntimeError("RESOURCE_EXHAUSTED: Out of memory"),
+            "array": MemoryError(),
+            "device": RuntimeError("no backend"),
             "bug": ZeroDivisionError("a bug"),
         }[values.ending]
 
@@ -54,13 +63,14 @@ for ending in sys.argv[1:]:
 def ends() -> dict[str, tuple[int, list[str]]]:
     """Exit code and lines of each copy."""
     names = ["none", "input", "diverged", "disk", "stopped", "interrupt", "pool", "early", "bug"]
+    names += ["memory", "array", "device", "letters"]
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", _ENDINGS, *names],
         capture_output=True,
         text=True,
         timeout=120,
         check=True,
-        env=os.environ,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
     )
     found, lines = {}, []
     for line in done.stdout.splitlines():
@@ -84,6 +94,16 @@ def ends() -> dict[str, tuple[int, list[str]]]:
         (
             *("pool", 1),
             "error: a worker process died (killed, or out of memory); pool is kept",
+        ),
+        (
+            *("memory", 1),
+            "error: out of memory (RESOURCE_EXHAUSTED: Out of memory), expected smaller settings "
+            "(--batch_size, ...) or fewer runs at once (--runs_per_group)",
+        ),
+        (
+            *("array", 1),
+            "error: out of memory (MemoryError), expected smaller settings (--batch_size, ...) or "
+            "fewer runs at once (--runs_per_group)",
         ),
     ],
 )
@@ -121,6 +141,10 @@ def defined() -> flags.FlagValues:
         (["--size=many"], "^--size=many: .*, expected: steps, many of them"),
         (["--kind=c"], "^--kind=c: value should be one of <a|b>$"),
         (["--siez=3"], "^Unknown command line flag 'siez'. Did you mean: size"),
+        (["--rate_of_all=3"], "^Unknown command line flag 'rate_of_all'. Did you mean: rate \\?$"),
+        (["--ki=a"], "^Unknown command line flag 'ki'. Did you mean: kind \\?$"),
+        (["--theirs_too"], "^Unknown command line flag 'theirs_too'"),
+        (["--x=3"], "^Unknown command line flag 'x'$"),
         (["size"], "^found 'size' after the flags, expected flags only"),
         (["--size=two\nlines"], "^--size=two lines: "),
     ],
@@ -146,3 +170,19 @@ def test_help_has_the_groups_in_order_and_no_library(capsys: pytest.CaptureFixtu
 def test_naming() -> None:
     with pytest.raises(InputError, match="^--size: is 3$"), naming("size"):
         raise InputError("is 3")
+
+
+def test_a_device_that_is_not_there(ends: dict[str, tuple[int, list[str]]]) -> None:
+    code, lines = ends["device"]
+    assert (code, len(lines)) == (1, 2)
+    assert lines[-1].startswith("error: JAX_PLATFORMS=nothing: no such device (")
+
+
+def test_letters_that_the_stream_has_not(ends: dict[str, tuple[int, list[str]]]) -> None:
+    assert ends["letters"] == (0, ["begins", "\\xe4"])
+
+
+def test_closed_streams_lead_nowhere() -> None:
+    code = "import os, experiments; print(1, flush=True); os._exit(os.open('.', 0) < 3)"
+    command = f'exec "{sys.executable}" -c "{code}" >&- 2>&-'
+    subprocess.run(["sh", "-c", command], check=True, cwd=os.getcwd(), timeout=60)

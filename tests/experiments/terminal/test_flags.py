@@ -13,6 +13,7 @@ from appo_jax.types import InputError
 from experiments import train
 from experiments.runs.experiment import Execution, Experiment
 from experiments.terminal import cli
+from experiments.terminal.flags import decimal_commas, define
 from tests.helpers.runs import TINY, parse, write_buffers
 
 _ANY = "that float32 can hold"
@@ -35,6 +36,8 @@ BAD_VALUES = {
     "--label_noise=1.1": "--label_noise=1.1: expected a number from 0 to 1",
     "--seed=-1": "--seed=-1: expected a whole number from 0 to 2147483647",
     "--seed=2147483648": "--seed=2147483648: expected a whole number from 0 to 2147483647",
+    "--batch_size=2147483647": "--batch_size=2147483647: expected a whole number from 1 to 1048576",
+    "--num_workers=1001": "--num_workers=1001: expected a whole number from 1 to 1000",
     "--data_seed=-1": "--data_seed=-1: expected a whole number from 0",
     "--reward=foo": "--reward=foo: expected learned, shuffled, negated, true, zero or none",
     "--reward=none": "--reward=none: expected learned, shuffled, negated, zero or true with",
@@ -66,6 +69,33 @@ def test_a_flag_of_another_algorithm(data_dir: Path) -> None:
         parse(*flags_of_iql, f"--data_dir={data_dir}", "--algorithm=mr", "--lam=1")
     with pytest.raises(InputError, match=r"^--reward_num_epochs: a setting of .*appo.*mr, not of"):
         parse("--task=sweep", "--algorithm=oracle", "--reward_num_epochs=3")
+
+
+def test_values_that_are_no_list(data_dir: Path) -> None:
+    for bad, expected in {
+        "--seed=0-4": "'0-4' is not an integer, expected one, or several with commas between them",
+        "--lam=0.1;0.2": "'0.1;0.2' is not a number, expected one, or several with commas between",
+        "--lam=": "'' is not a number, expected one, or several",
+    }.items():
+        values, argv = flags.FlagValues(), ["train", bad]
+        train.define_flags(values, argv)
+        with pytest.raises(InputError, match=f"^{bad}: {expected}.*, like 0,1,2$"):
+            cli.parse_flags(values, argv)
+
+
+def test_a_decimal_comma_is_told() -> None:
+    def told(*arguments: str) -> list[str]:
+        values, argv = flags.FlagValues(), ["train", *arguments]
+        train.define_flags(values, argv)
+        cli.parse_flags(values, argv)
+        return decimal_commas(values)
+
+    assert told("--lam", "0,03") == [
+        "--lam has two values, 0 and 3, which are a grid; one number is written with a point, like "
+        "0.3"
+    ]
+    assert told("--lam=0.5,3", "--seed=0,3", "--discount=0.9") == []
+    assert told("--lam=1,2,3") == []
 
 
 def test_bad_values_without_data(tmp_path: Path) -> None:
@@ -201,7 +231,7 @@ def test_paper_settings_are_the_defaults(tmp_path: Path) -> None:
     }
     assert expected.items() <= {k: v for k, v in found.items() if not isinstance(v, dict)}.items()
     assert execution.workdir == Path("runs") / "sweep" / "appo" / experiment.digest()
-    assert execution.chunk_updates == 500
+    assert execution.chunk_updates is None
 
 
 def test_defaults_for_environments_that_can_terminate(tmp_path: Path, numbered: Any) -> None:
@@ -239,3 +269,39 @@ def test_default_folder_is_one_for_all_places(tmp_path: Path, data_dir: Path) ->
     ):
         assert parse(*TINY, f"--data_dir={data_dir}", same)[1].workdir == where
     assert parse(*TINY, f"--data_dir={data_dir}", "--lam=0.1")[1].workdir != where
+
+
+def test_the_last_of_several_seeds_has_the_bounds_of_one(data_dir: Path) -> None:
+    common = (*TINY, f"--data_dir={data_dir}")
+    assert parse(*common, "--seed=2147483646", "--num_seeds=2")[0][1].seed == 2**31 - 1
+    with pytest.raises(InputError, match=r"^--num_seeds=2: .* the last one is 2147483648, expec"):
+        parse(*common, "--seed=2147483647", "--num_seeds=2")
+
+
+def test_the_home_folder_in_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_buffers(tmp_path / "data")
+    write_buffers(tmp_path / "~")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    _, execution = parse(*TINY, "--data_dir=~/data", "--workdir=~/run")
+    assert (execution.data_dir, execution.workdir) == (tmp_path / "data", tmp_path / "run")
+    assert parse(*TINY, "--data_dir=./~")[1].data_dir == tmp_path / "~"
+
+
+@pytest.mark.parametrize(("value", "message"), [("", "is empty"), ("~no-one/x", "no such home fo")])
+def test_paths_that_can_not_be(value: str, message: str) -> None:
+    values = flags.FlagValues()
+    define(values, "output", Path, "a file", "group")
+    with pytest.raises(InputError, match=f"^--output={value}: {message}.*, expected: a file"):
+        cli.parse_flags(values, ["command", f"--output={value}"])
+
+
+def test_without_a_home_folder(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    monkeypatch.delenv("MINARI_DATASETS_PATH", raising=False)
+    parse(*TINY, f"--data_dir={data_dir}")
+    with pytest.raises(InputError, match="no place for data sets .*, expected --data_dir, or a"):
+        parse(*TINY)

@@ -1,6 +1,9 @@
 """Signals around what must not be cut in two, and those that a loop acts on."""
 
+import os
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -42,6 +45,50 @@ def test_the_first_signal_is_noted_and_the_second_acts_at_once() -> None:
             signal.raise_signal(signal.SIGINT)
         assert came == [signal.SIGTERM]
     assert before == [signal.getsignal(number) for number in signals.STOPPING]
+
+
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with signals.noted() as came, signals.held():
+            signal.raise_signal(signal.SIGHUP)
+        assert came == []
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+_HANG_UP = """
+import os, signal
+from experiments.terminal import signals
+terminal, other = os.openpty()
+os.dup2(other, 1)
+with signals.noted() as came:
+    os.close(terminal)
+    signal.raise_signal(signal.SIGHUP)
+    os.write(1, b"lost")
+    os.write(2, b"kept")
+assert came == [signal.SIGHUP]
+"""
+
+
+def test_what_is_printed_after_a_hang_up_goes_nowhere() -> None:
+    done = subprocess.run([sys.executable, "-c", _HANG_UP], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "kept")
+
+
+def test_the_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {number: signal.getsignal(number) for number in signals.STOPPING}
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    try:
+        signals.end_at_once()
+        for number in signals.STOPPING:
+            signal.raise_signal(number)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert codes == [130, 143, 129]
 
 
 def test_stopped_tells_where() -> None:
