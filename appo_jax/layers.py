@@ -65,6 +65,12 @@ def _leaky_relu_jvp(
     return outputs, tangents[0] * jnp.where(outputs > 0, 1, negative_slope)
 
 
+def dropout(key: jax.Array, inputs: jax.Array, rate: float) -> jax.Array:
+    """Each number 0 with probability `rate`, which is below 1, else divided by 1 - rate."""
+    is_kept = jax.random.bernoulli(key, 1 - rate, inputs.shape)
+    return jnp.where(is_kept, inputs / (1 - rate), 0.0)
+
+
 class Dense(nn.Module):
     """A linear layer, `[rows, input_dim]` to `[rows, features]`, or both transposed."""
 

@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from appo_jax.layers import Dense, leaky_relu
+from appo_jax.layers import Dense, dropout, leaky_relu
 
 Params: TypeAlias = Any
 
@@ -21,7 +21,8 @@ class MLP(nn.Module):
     """`hidden_layers` layers of `hidden_dim` with LeakyReLU, then a linear layer.
 
     `[..., input_dim]` to `[..., output_dim]`. A slope of 0 makes it a ReLU network. With an
-    `orthogonal_gain` weights start orthogonal and biases at 0.
+    `orthogonal_gain` weights start orthogonal and biases at 0. A call with a key drops that share
+    `dropout` of each hidden layer's units, before the LeakyReLU; one without drops none.
     """
 
     hidden_layers: int
@@ -29,9 +30,10 @@ class MLP(nn.Module):
     output_dim: int
     negative_slope: float = 0.01
     orthogonal_gain: float | None = None
+    dropout: float = 0.0
 
     @nn.compact
-    def __call__(self, inputs: jax.Array) -> jax.Array:
+    def __call__(self, inputs: jax.Array, dropout_key: jax.Array | None = None) -> jax.Array:
         """Apply the network."""
         hidden = inputs.reshape(-1, inputs.shape[-1])
         rows_last = len(hidden) >= _ROWS_LAST
@@ -39,15 +41,20 @@ class MLP(nn.Module):
         hidden = hidden.T if rows_last else hidden
         for layer in range(self.hidden_layers):
             hidden = linear(self.hidden_dim, name=f"hidden_{layer}")(hidden)
+            if dropout_key is not None:
+                layer_key = jax.random.fold_in(dropout_key, layer)
+                hidden = dropout(layer_key, hidden, self.dropout)
             hidden = leaky_relu(hidden, self.negative_slope)
         outputs = linear(self.output_dim, name="output")(hidden)
         outputs = outputs.T if rows_last else outputs
         return outputs.reshape(*inputs.shape[:-1], self.output_dim)
 
 
-def forward(network: MLP, params: Params, inputs: jax.Array) -> jax.Array:
+def forward(
+    network: MLP, params: Params, inputs: jax.Array, dropout_key: jax.Array | None = None
+) -> jax.Array:
     """Apply a network to `[..., input_dim]`, giving `[..., output_dim]`."""
-    return cast(jax.Array, network.apply(params, inputs))
+    return cast(jax.Array, network.apply(params, inputs, dropout_key))
 
 
 def forward_ensemble(network: MLP, params: Params, inputs: jax.Array) -> jax.Array:

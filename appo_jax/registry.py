@@ -3,7 +3,7 @@
 import dataclasses
 import importlib
 
-from appo_jax import appo, iql, reward_model
+from appo_jax import appo, bc, cpl, ipl, iql, reward_model
 from appo_jax.training import PolicyLearner, RewardLearner
 from appo_jax.types import InputError
 
@@ -26,6 +26,9 @@ ALGORITHMS = {
     "appo": Algorithm("APPO: adversarial policy optimisation on r_hat", appo, reward_model),
     "mr": Algorithm("Markovian reward: IQL on r_hat", iql, reward_model),
     "oracle": Algorithm("IQL on the data set's true rewards", iql, true_rewards=True),
+    "ipl": Algorithm("Inverse Preference Learning: IQL on the reward that Q implies", ipl),
+    "cpl": Algorithm("Contrastive Preference Learning: a policy from the labels alone", cpl),
+    "bc": Algorithm("behaviour cloning of the preferred segments, or of all data", bc),
 }
 
 

@@ -125,7 +125,7 @@ def _refuse_flags_of_others(name: str, argv: Sequence[str]) -> None:
         if others:
             numbers = [f"--{field.name}" for field in settings.fields(own.policy_learner.Swept)]
             raise InputError(
-                f"--{named.group(1)}: a setting of {' and '.join(others)}, not of "
+                f"--{named.group(1)}: a setting of {', '.join(others)}, not of "
                 f"--algorithm={name}, which has {', '.join(numbers)} and what --help shows with it"
             )
 

@@ -35,6 +35,9 @@ SMALL = {
     "segment_length": LENGTH,
     "num_epochs": 3,
     "num_updates": 50,
+    "crop_rows": 2,
+    "replay_batch": 4,
+    "cloning_share": 0.02,  # one update: the next one begins the other phase
 }
 FOREIGN, STEPS, EPISODES = 10, 14, 2  # rows of the stranger; the runs' own episodes
 ROWS = EPISODES * (STEPS + 1)

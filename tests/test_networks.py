@@ -1,5 +1,6 @@
 """The networks' shapes and initialisation."""
 
+import functools
 from typing import Any
 
 import chex
@@ -10,7 +11,7 @@ import pytest
 
 from appo_jax import iql, networks
 from appo_jax.collect import sac
-from appo_jax.layers import leaky_relu, orthogonal
+from appo_jax.layers import dropout, leaky_relu, orthogonal
 from appo_jax.networks import MLP
 
 
@@ -109,3 +110,32 @@ def test_many_rows_are_what_few_are(
     assert first[1].shape == last[1].shape == (*shape[:-1], 4)
     chex.assert_trees_all_equal(first[0], last[0])
     chex.assert_trees_all_close(first, last, rtol=1e-5, atol=1e-6)
+
+
+def test_dropout_keeps_the_mean() -> None:
+    found = np.asarray(dropout(jax.random.key(0), jnp.full((200, 100), 3.0), 0.25))
+    assert set(found.ravel().tolist()) == {0, 4}  # 3 / (1 - 0.25)
+    # Of 20,000 a quarter, give or take three deviations of 0.003.
+    assert np.mean(found == 0) == pytest.approx(0.25, abs=0.01)
+    np.testing.assert_array_equal(dropout(jax.random.key(0), jnp.ones(9), 0.0), np.ones(9))
+
+
+@pytest.mark.parametrize("rows", [40, 600])
+def test_a_key_drops_hidden_units_of_every_layer_and_row(rows: int) -> None:
+    """A network that counts: each of two layers of 16 units hands on the mean of those before."""
+    network = MLP(2, 16, 1, dropout=0.5)
+    counting = {name: {"bias": jnp.zeros(16)} for name in ("hidden_0", "hidden_1")}
+    counting["hidden_0"]["kernel"] = jnp.ones((1, 16))
+    counting["hidden_1"]["kernel"] = jnp.full((16, 16), 1 / 16)
+    counting["output"] = {"kernel": jnp.full((16, 1), 1 / 16), "bias": jnp.zeros(1)}
+    params = {"params": counting}
+    apply = functools.partial(networks.forward, network, params, jnp.ones((rows, 1)))
+    np.testing.assert_array_equal(apply(), np.ones((rows, 1)))
+    first, again, other = (apply(jax.random.key(seed)) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert np.any(first != other)
+    # The kept units of both layers, k1 and k2 of 16, each doubled: k1 k2 / 64, on average 1.
+    counts = np.asarray(first).ravel() * 64
+    np.testing.assert_array_equal(counts, np.round(counts))
+    assert len(set(counts.tolist())) > 5
+    assert np.asarray(first).mean() == pytest.approx(1, abs=0.3)

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from appo_jax import appo, iql, training
+from appo_jax import appo, iql, registry, training
 from appo_jax.types import Store, View
 from experiments.benchmarks.workloads import (
     CONFIG,
@@ -56,6 +56,23 @@ def iql_figure(rounds: int, num_updates: int) -> list[Row]:
     if importlib.util.find_spec("torch"):
         workloads["PyTorch, eager"] = torch_iql_workload(store, num_updates)
     return _rows("iql", interleave(workloads, rounds), dict.fromkeys(workloads, num_updates))
+
+
+def learners_figure(rounds: int, num_updates: int) -> list[Row]:
+    """Milliseconds of an update of every policy learner, with sampling; defaults of each."""
+    store, view = random_store(SMALL)
+    names: dict[Any, str] = {}
+    for name, found in registry.ALGORITHMS.items():
+        learner = found.policy_learner
+        names[learner] = f"{names[learner]}, {name}" if learner in names else name
+    workloads = {
+        name: jax_workload(store, view, num_updates, learner=learner)
+        for learner, name in names.items()
+    }
+    rows = _rows("learners", interleave(workloads, rounds), dict.fromkeys(workloads, num_updates))
+    for row in rows:
+        row["updates_per_second"] = 1e3 / row["median"]
+    return rows
 
 
 def runs_figure(rounds: int, num_updates: int, counts: Sequence[int] = (1, 5, 20)) -> list[Row]:
@@ -226,6 +243,7 @@ ON_ANY_DEVICE: dict[str, Figure] = {
     "size": size_figure,
     "compile": compile_figure,
     "memory": memory_figure,
+    "learners": learners_figure,
 }
 ON_A_GPU: dict[str, Figure] = {
     "runs": functools.partial(runs_figure, counts=(1, 2, 5, 10, 20, 40, 80)),

@@ -15,7 +15,7 @@ import numpy as np
 from appo_jax import appo, iql, training
 from appo_jax.data import dataset
 from appo_jax.training import PolicyLearner
-from appo_jax.types import Store, View
+from appo_jax.types import LabelledPairs, Store, View
 from experiments.terminal.cli import available_cores
 
 Workload = Callable[[], None]
@@ -23,6 +23,7 @@ Product = tuple[int, int, int]  # [m, k] times [k, n]
 
 OBSERVATION_DIM, ACTION_DIM = 39, 4  # Meta-World's
 EPISODE_LENGTH = 500
+NUM_LABELS = 1000
 CONFIG = appo.Config()
 IQL_CONFIG = iql.Config()
 # Seconds before each call: threads of the other side still spin for a moment after theirs.
@@ -109,7 +110,7 @@ def product_workload(num_updates: int, num_runs: int) -> Workload:
 
 @functools.lru_cache(maxsize=1)
 def random_store(num_transitions: int) -> tuple[Store, View]:
-    """Transitions of noise in episodes of Meta-World's length and widths."""
+    """Transitions of noise in episodes of Meta-World's length and widths, and labels of them."""
     draw = np.random.default_rng(0)
     episodes = num_transitions // EPISODE_LENGTH
     rows = episodes * (EPISODE_LENGTH + 1)
@@ -123,7 +124,14 @@ def random_store(num_transitions: int) -> tuple[Store, View]:
         id="noise",
         metadata={},
     )
-    return dataset.to_device(data, CONFIG.segment_length)
+    store, view = dataset.to_device(data, CONFIG.segment_length)
+    pairs = LabelledPairs(
+        rows=jnp.asarray(draw.choice(store.segment_rows, (NUM_LABELS, 2))),
+        labels=jnp.asarray(draw.integers(0, 2, NUM_LABELS), jnp.float32),
+        length=CONFIG.segment_length,
+    )
+    store, (view,) = dataset.with_pairs(store, [view], [pairs])
+    return store, view
 
 
 def runs_of(
@@ -142,7 +150,7 @@ def runs_of(
 
 def config_of(learner: PolicyLearner) -> Any:
     """The config with which a learner is measured."""
-    return CONFIG if learner is appo else IQL_CONFIG
+    return CONFIG if learner is appo else learner.Config()
 
 
 def lower_chunk(store: Store, view: View, num_updates: int, num_runs: int) -> Any:

@@ -78,6 +78,14 @@ def parse(*arguments: str) -> tuple[list[Experiment], Execution]:
     return train.experiments_from_flags(values)
 
 
+def tiny(algorithm: str) -> list[str]:
+    """The tiny flags that an algorithm has."""
+    values = flags.FlagValues()
+    train.define_flags(values, ["train", f"--algorithm={algorithm}"])
+    names = {flag: flag.removeprefix("--").split("=")[0] for flag in (*TINY, "--crop_rows=4")}
+    return [*(flag for flag, name in names.items() if name in values), f"--algorithm={algorithm}"]
+
+
 def metadata(workdir: Path) -> dict[str, Any]:
     """What lies beside the arrays of a run's last checkpoint."""
     folder = workdir / "checkpoints" / "policy"

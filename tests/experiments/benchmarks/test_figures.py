@@ -1,5 +1,6 @@
 """The arithmetic of the figures, on times that are made up, and one figure measured for real."""
 
+import collections
 from collections.abc import Callable
 
 import numpy as np
@@ -28,6 +29,14 @@ def test_two_runs_are_measured() -> None:
     assert all(0 < row["median"] < np.inf for row in rows)
 
 
+def test_every_learner_is_measured(timed: Callable[[dict[str, list[float]]], list[tuple]]) -> None:
+    asked = timed(collections.defaultdict(lambda: [0.1]))
+    rows = figures.learners_figure(1, 5)
+    assert [row["name"] for row in rows][:3] == ["appo", "mr, oracle", "ipl"]
+    assert all(row["updates_per_second"] == pytest.approx(50) for row in rows)
+    assert asked == [("jax", f"{figures.SMALL} rows", "view", 5)] * len(rows)
+
+
 @pytest.fixture
 def timed(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, list[float]]], list[tuple]]:
     """Put seconds in the place of measurements; gives the workloads that were asked for."""
@@ -37,7 +46,9 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, list[float]]],
         monkeypatch.setattr(figures, "random_store", lambda size: (f"{size} rows", "view"))
         for kind in ("jax", "product"):
             monkeypatch.setattr(
-                figures, f"{kind}_workload", lambda *given, kind=kind: asked.append((kind, *given))
+                figures,
+                f"{kind}_workload",
+                lambda *given, kind=kind, **_: asked.append((kind, *given)),
             )
         monkeypatch.setattr(
             figures, "interleave", lambda names, _: {name: seconds[name] for name in names}

@@ -5,8 +5,11 @@ test_train.py has the real ones.
 """
 
 import dataclasses
+import functools
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -37,10 +40,12 @@ from tests.helpers.runs import (
     print_told,
     result,
     signal_at,
+    tiny,
     write_buffers,
 )
 
 pytestmark = pytest.mark.usefixtures("fake_evaluations")
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
@@ -482,3 +487,48 @@ def _poison(patch: pytest.MonkeyPatch, update: int) -> None:
         train_chunk(loop)
 
     patch.setattr(Loop, "_train_chunk", poisoned)
+
+
+KILLED = """
+import signal, sys
+import pytest
+from appo_jax import evaluation
+from experiments.runs import runner
+from tests.helpers.runs import FakeEvaluation, parse, signal_at
+with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(evaluation, "start", FakeEvaluation)
+    signal_at(patch, int(sys.argv[1]), signal.SIGKILL)
+    runner.run(*parse(*sys.argv[2:]))
+"""
+
+
+def test_killed_between_the_phases_of_a_learner(
+    data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """CPL with 23 updates of cloning, killed in the chunk behind them: the last checkpoint is of
+    update 20, so that going on crosses over once more. Then stopped while the rate rises.
+    """
+    flags = [flag for flag in tiny("cpl") if "data_dir" not in flag]
+    flags += ["--cloning_share=0.38", "--warmup_share=0.5"]
+    folder = tmp_path / "run"
+    start_cpl = functools.partial(runner.run, report=print_told)
+    of_run = [*flags, f"--data_dir={data_dir}", f"--workdir={folder}"]
+    killed = subprocess.run([sys.executable, "-c", KILLED, "25", *of_run], cwd=ROOT)
+    assert killed.returncode == -signal.SIGKILL
+    assert checkpoint.updates(folder / "checkpoints" / "policy") == [20]
+    with pytest.MonkeyPatch.context() as patch:
+        signal_at(patch, 35, signal.SIGTERM)
+        with pytest.raises(signals.Stopped):
+            start_cpl(*parse(*of_run))
+    assert "going on from update 20" in capsys.readouterr().out
+    start_cpl(*parse(*of_run))
+    whole = tmp_path / "whole"
+    start_cpl(*parse(*flags, f"--data_dir={data_dir}", f"--workdir={whole}"))
+    assert result(folder) == result(whole)
+    rates = files.MetricsFile(whole / "metrics.csv").values(0, "train", "actor/learning_rate")
+    assert rates[20] == pytest.approx(1e-4)
+    assert rates[25] < 1e-4  # of three updates full, of two a thirtieth and two
+    with pytest.raises(InputError, match="num_updates"):
+        start_cpl(
+            *parse(*flags, f"--data_dir={data_dir}", f"--workdir={whole}", "--num_updates=70")
+        )
