@@ -7,7 +7,7 @@ shows that one's. Where a flag takes several values (0.01,0.03), each combinatio
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -142,8 +142,13 @@ def _own_flags(algorithm: registry.Algorithm) -> list[str]:
     ]
 
 
-def experiments_from_flags(values: flags.FlagValues) -> tuple[list[Experiment], Execution]:
-    """The runs that the command line asks for. Raises InputError naming the first wrong flag."""
+def experiments_from_flags(
+    values: flags.FlagValues, find_dataset: Callable[..., DatasetSpec] = resolve
+) -> tuple[list[Experiment], Execution]:
+    """The runs that the command line asks for. Raises InputError naming the first wrong flag.
+
+    find_dataset: takes what `sources.resolve` takes.
+    """
     algorithm = registry.algorithm(values.algorithm)
     learner, reward_learner = algorithm.policy_learner, algorithm.reward_learner
     env_names = _env_names(values)
@@ -152,7 +157,9 @@ def experiments_from_flags(values: flags.FlagValues) -> tuple[list[Experiment], 
     own = given(values, Experiment)
     swept = given(values, learner.Swept)
     execution = _execution(values)
-    specs = _datasets(request, env_names, own.get("segment_length", 0), execution.data_dir)
+    specs = _datasets(
+        request, env_names, own.get("segment_length", 0), execution.data_dir, find_dataset
+    )
     counts = _label_counts(own.pop("num_feedback", None), execution, env_names)
     seeds = _seeds(own.pop("seed", (Experiment.seed,)), request.num_seeds)
     own.setdefault("tie_threshold", family.tie_threshold)
@@ -221,10 +228,14 @@ def _execution(values: flags.FlagValues) -> Execution:
 
 
 def _datasets(
-    request: _Request, env_names: Sequence[str], segment_length: int, data_dir: Path
+    request: _Request,
+    env_names: Sequence[str],
+    segment_length: int,
+    data_dir: Path,
+    find_dataset: Callable[..., DatasetSpec],
 ) -> dict[str, DatasetSpec]:
     specs = {
-        name: resolve(request.dataset, name, request.dataset_size, request.data_seed, data_dir)
+        name: find_dataset(request.dataset, name, request.dataset_size, request.data_seed, data_dir)
         for name in env_names
     }
     horizon = environment.family(env_names[0]).horizon

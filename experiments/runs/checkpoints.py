@@ -12,7 +12,7 @@ from appo_jax.types import InputError
 from experiments.runs.events import Report, Told
 from experiments.terminal import signals
 
-_KEPT = 3  # of which no evaluation needs one
+KEPT = 3  # of which no evaluation needs one
 
 
 @dataclasses.dataclass
@@ -64,7 +64,7 @@ class Checkpoints:
 
     def prune(self, is_needed: Callable[[int], bool]) -> None:
         """Delete all but the last few, and those that are still needed."""
-        for update in self.saved()[:-_KEPT]:
+        for update in self.saved()[:-KEPT]:
             if not is_needed(update):
                 checkpoint.delete(self.folder, update)
 

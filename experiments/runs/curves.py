@@ -10,6 +10,23 @@ from experiments.runs.experiment import label
 from experiments.runs.results import RunResult, by_setting
 
 
+def scores_of(runs: Sequence[RunResult], known: bool) -> tuple[list[int], np.ndarray]:
+    """The updates that all runs came to, and their scores there, `[runs, updates]`.
+
+    known: whether the score is the success rate, in percent, and not the return.
+    """
+    curves = [
+        {
+            one.update: score
+            for one in run.evaluations
+            if (score := one.success_rate if known else one.total_return) is not None
+        }
+        for run in runs
+    ]
+    updates = sorted(set.intersection(*map(set, curves)))
+    return updates, np.array([[curve[update] for update in updates] for curve in curves], float)
+
+
 def plot(path: Path, results: Sequence[RunResult]) -> None:
     """Draw the success rate, or the return, against updates, and write a PNG.
 
@@ -24,16 +41,7 @@ def plot(path: Path, results: Sequence[RunResult]) -> None:
     names, groups = by_setting(results)
     colours: dict[str, Any] = {}  # of each data set's first line
     for group in groups:
-        curves = [
-            {
-                one.update: score
-                for one in run.evaluations
-                if (score := one.success_rate if known else one.total_return) is not None
-            }
-            for run in group
-        ]
-        updates = sorted(set.intersection(*map(set, curves)))
-        scores = np.array([[curve[update] for update in updates] for curve in curves], float)
+        updates, scores = scores_of(group, known)
         seeds = f"{len(group)} seeds" if len(group) > 1 else f"seed {group[0].seed}"
         text = ", ".join(filter(None, [label(group[0].settings, names), seeds]))
         (line,) = axes.plot(updates, scores.mean(axis=0), marker="o", markersize=3, label=text)

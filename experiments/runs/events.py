@@ -14,12 +14,16 @@ class Told:
 
 @dataclasses.dataclass(frozen=True)
 class Began:
-    """Work that is counted in `unit`s begins, or goes on, at `done` of `total`."""
+    """Work that is counted in `unit`s begins, or goes on, at `done` of `total`.
+
+    runs: how many train together.
+    """
 
     stage: str
     done: int
     total: int
     unit: str = "updates"
+    runs: int = 1
 
 
 @dataclasses.dataclass(frozen=True)

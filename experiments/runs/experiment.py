@@ -89,7 +89,7 @@ class Experiment(Settings):
 
     def digest(self) -> str:
         """A short name for `identity`."""
-        return _digest(json.dumps(self.identity(), sort_keys=True))
+        return identity_digest(self.identity())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,6 +124,11 @@ class Execution(Settings):
 def digest(runs: Sequence[Experiment]) -> str:
     """A short name for one run, or for all the runs of a grid."""
     return runs[0].digest() if len(runs) == 1 else _digest(" ".join(run.digest() for run in runs))
+
+
+def identity_digest(identity: Mapping[str, Any]) -> str:
+    """`Experiment.digest`, from an identity as it is or as a file holds it."""
+    return _digest(json.dumps(identity, sort_keys=True))
 
 
 def _digest(text: str) -> str:

@@ -111,7 +111,7 @@ class Loop:
     def run(self, watcher: Watcher) -> None:
         """Raises Stopped after a signal, when everything is on disk."""
         work = self._work
-        self._report(Began(work.stage, self.update, work.num_updates))
+        self._report(Began(work.stage, self.update, work.num_updates, runs=len(work.owners)))
         try:
             watcher.begin()
             while self.update < work.num_updates:

@@ -8,16 +8,18 @@ from typing import Any, Literal
 
 import numpy as np
 
+from appo_jax.envs import meta_world
 from appo_jax.evaluation import LOST
 from appo_jax.types import InputError
 from experiments.runs import files
-from experiments.runs.experiment import differing, named_settings, shown
+from experiments.runs.experiment import differing, identity_digest, named_settings, shown
 from experiments.runs.folder import check_config
 
 LAST_EVALUATIONS = 5  # whose mean is the result, as in the paper
 # Of the settings that every run has.
 _TYPES = {"algorithm": str, "env_name": str, "dataset": str, "seed": int, "num_updates": int}
 SUCCESS, RETURN = "eval/success_rate", "eval/return"
+State = Literal["finished", "unfinished", "diverged"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +49,14 @@ class RunResult:
     there is no success to know.
     reward_accuracy: of the reward model on `reward_accuracy_pairs` fresh pairs, None where none was
     fitted or every pair was a tie. updates_per_second: of training alone; wall_seconds: in all.
+    digest: short name of all that makes it the run it is, `Experiment.digest`. recipe,
+    num_transitions: of its data set, the latter None as long as nobody knows.
     dataset_success_rate (percent), dataset_return: means over the episodes of the data.
     """
 
     folder: str
     run: int
-    state: Literal["finished", "unfinished", "diverged"]
+    state: State
     algorithm: str
     env_name: str
     dataset: str
@@ -69,6 +73,9 @@ class RunResult:
     reward_accuracy_pairs: int
     updates_per_second: float | None
     wall_seconds: float | None
+    digest: str = ""
+    recipe: str = ""
+    num_transitions: int | None = None
     dataset_success_rate: float | None = None
     dataset_return: float | None = None
 
@@ -106,7 +113,7 @@ def read_all(places: Iterable[Path]) -> tuple[list[RunResult], list[Unreadable]]
         for path in sorted(place.rglob("config.json")):
             try:
                 found += read(path.parent)
-            except InputError as error:
+            except (InputError, OSError) as error:
                 unreadable.append(Unreadable(str(path.parent), str(error)))
     return found, unreadable
 
@@ -116,23 +123,36 @@ def of_folder(
 ) -> list[RunResult]:
     """The runs of a folder whose files are read already. Raises InputError as `read` does."""
     try:
+        of_data = config["dataset_contents"], config.get("dataset_means", {})
         return [
-            _result(folder, number, resolved, metrics, config.get("dataset_means", {}))
-            for number, resolved in enumerate(config["runs"])
+            _result(folder, number, resolved, identity_digest(identity), *of_data, metrics)
+            for number, (resolved, identity) in enumerate(
+                zip(config["runs"], config["identities"], strict=True)
+            )
         ]
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(
             f"{folder}/config.json: {type(error).__name__} {error} in its runs, expected those "
             "that a run wrote"
         ) from error
 
 
+def not_begun(folder: Path, resolved: Mapping[str, Any], digest: str) -> RunResult:
+    """A run that is to come, `Experiment.resolved`, as a row without results.
+
+    Raises KeyError, TypeError or AttributeError for what isn't a run's.
+    """
+    return _result(folder, 0, resolved, digest, {}, {}, files.MetricsFile(folder / ".none"))
+
+
 def _result(
     folder: Path,
     run: int,
     resolved: Mapping[str, Any],
-    metrics: files.MetricsFile,
+    digest: str,
+    contents: Mapping[str, Any],
     means: Mapping[str, Any],
+    metrics: files.MetricsFile,
 ) -> RunResult:
     names = (SUCCESS, "eval/success_rate_at_end", RETURN, LOST, files.EVALUATED)
     rates, at_end, returns, lost, done = (metrics.values(run, "eval", name) for name in names)
@@ -153,7 +173,7 @@ def _result(
         name: next(reversed(metrics.values(run, "clock", f"clock/{name}").values()), None)
         for name in ("timed_updates", "train_seconds", "wall_seconds")
     }
-    state: Literal["finished", "unfinished", "diverged"] = "unfinished"
+    state: State = "unfinished"
     if stopped is not None:
         state = "diverged"
     elif evaluations and evaluations[-1].update == num_updates:
@@ -190,9 +210,21 @@ def _result(
             else None
         ),
         wall_seconds=clock["wall_seconds"],
+        digest=digest,
+        recipe=str(resolved["dataset"]["recipe"]),
+        num_transitions=_size(resolved, contents),
         dataset_success_rate=None if data_rate is None else 100 * data_rate,
         dataset_return=data_return,
     )
+
+
+def _size(resolved: Mapping[str, Any], contents: Mapping[str, Any]) -> int | None:
+    """Transitions of a run's data set: as they were counted, else as they were asked for."""
+    dataset, name = resolved["dataset"], resolved["env_name"]
+    size = contents.get(dataset["id"], {}).get("num_transitions", dataset["size"])
+    if size is None and dataset["recipe"] == "medium-replay" and meta_world.is_task(name):
+        size = meta_world.paper_size(name)
+    return size
 
 
 def _last(metrics: files.MetricsFile, run: int, metric: str) -> float | None:

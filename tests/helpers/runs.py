@@ -156,12 +156,12 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 class Command:
-    """`python -m experiments.train` in a session of its own, in a folder."""
+    """`python -m experiments.train`, or another, in a session of its own, in a folder."""
 
-    def __init__(self, folder: Path, *arguments: str):
+    def __init__(self, folder: Path, *arguments: str, name: str = "train"):
         self.lines: list[str] = []
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "experiments.train", *arguments],
+            [sys.executable, "-m", f"experiments.{name}", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

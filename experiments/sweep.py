@@ -1,0 +1,133 @@
+"""Run a named experiment: `python -m experiments.sweep --experiment=table1 --data_dir=<folder>`.
+
+The same command goes on where it was: a finished run is never run again. It ends with the page of
+`experiments.report`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from appo_jax.types import InputError
+from experiments.reporting import report
+from experiments.runs import files
+from experiments.runs.experiment import Execution
+from experiments.sweeps import cost, definition, launch, plan
+from experiments.sweeps.definition import Definition, Missing, Narrowing, Wanted
+from experiments.sweeps.progress import Progress
+from experiments.terminal import cli
+from experiments.terminal.flags import define, define_settings, given
+from experiments.terminal.progress import duration
+
+
+def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
+    """Define the flags, in the order in which they matter."""
+    main = "What to run"
+    known = ", ".join(definition.names())
+    define(values, "experiment", str, f"{known}, or the path of a TOML file of your own", main)
+    define(values, "data_dir", str, "folder of the data sets (default: Minari's)", main)
+    where = "folder of the runs (default: runs/sweeps/<experiment>)"
+    define(values, "workdir", str, where, main)
+    define(values, "output", str, "folder of the page (default: <workdir>/report)", main)
+    define(values, "dry_run", bool, "say what would run and what it costs, and end", main, False)
+    less = "Less of it"
+    define(values, "only_algorithm", str, "this algorithm alone", less)
+    define(values, "only_task", str, "this task alone", less)
+    define(values, "num_seeds", int, "so many seeds instead of the experiment's", less)
+    define(values, "num_updates", int, "so many updates instead of the experiment's", less)
+    group = "Execution (changes no number)"
+    define_settings(values, Execution, group)
+    cache = "keep compiled programs in the user's cache folder (default: true)"
+    define(values, "compilation_cache", bool, cache, group, True)
+
+
+def main(values: flags.FlagValues) -> None:
+    """Run what the flags say."""
+    found, wanted, missing = _asked(values)
+    workdir = Path(values.workdir or Path("runs", "sweeps", found.name))
+    if values.dry_run:
+        _dry_run(found, wanted, missing, workdir)
+        return
+    if missing:
+        raise InputError(_lacking(values, missing))
+    output = Path(values.output or workdir / "report")
+    if values.compilation_cache:
+        cli.use_compilation_cache()
+    with files.locked(workdir):
+        print(f"{found.name}: {found.about}\n{len(wanted)} runs, in {workdir}")
+        plan.write(workdir, found.name, found.about, wanted)
+        progress = Progress(sum(one.run.num_updates for one in wanted))
+        try:
+            failed = launch.launch_all(wanted, workdir, progress)
+        finally:
+            progress.close()
+        page = report.build([workdir], output, {one.key for one in wanted})
+        done = len(plan.make(wanted, workdir).finished)
+    print(f"{done} of {len(wanted)} runs are finished; the page is {page}")
+    if failed:
+        raise InputError(f"{len(failed)} runs failed; the same command tries them again")
+
+
+def _asked(values: flags.FlagValues) -> tuple[Definition, list[Wanted], list[Missing]]:
+    if values.experiment is None:
+        known = ", ".join(definition.names())
+        raise InputError(f"--experiment is missing, expected {known} or a file of your own")
+    for name in ("num_seeds", "num_updates"):
+        number: Any = values[name].value
+        if number is not None and number < 1:
+            raise InputError(f"--{name}={number}: expected a number from 1")
+    found = definition.read(values.experiment)
+    narrowing = Narrowing(
+        values.only_algorithm, values.only_task, values.num_seeds, values.num_updates
+    )
+    data_dir = Path(values.data_dir) if values.data_dir else None
+    wanted, missing = definition.expand(found, narrowing, data_dir)
+    execution: dict[str, Any] = given(values, Execution)
+    return found, [one.carried_out(**execution) for one in wanted], missing
+
+
+def _lacking(values: flags.FlagValues, missing: Sequence[Missing]) -> str:
+    place = values.data_dir or "Minari's folder"
+    lines = [f"  {one.what}: {one.command}" for one in missing]
+    several = f"{len(missing)} data sets aren't" if len(missing) > 1 else "1 data set isn't"
+    return "\n".join(
+        [
+            f"--data_dir={place}: {several} there, expected LiRE's buffers in a folder <task>-v2, "
+            "or what these commands make, in hours:",
+            *lines,
+        ]
+    )
+
+
+def _dry_run(
+    found: Definition, wanted: Sequence[Wanted], missing: Sequence[Missing], workdir: Path
+) -> None:
+    print(f"{found.name}: {found.about}")
+    left = plan.make(wanted, workdir)
+    for note in left.notes:
+        print(note)
+    print(f"{len(wanted)} runs in {workdir}, {len(left.finished)} of them finished\n")
+    meter, total = cost.Meter(lambda text: print(f"  {text}")), cost.Cost(0.0, 0)
+    for number, grid in enumerate(left.grids, 1):
+        print(f"grid {number} of {len(left.grids)}: {grid.told}")
+        print("\n".join(f"  {line}" for line in plan.describe(grid)))
+        own = cost.of_grid(grid, meter.rates(grid), *cost.machine())
+        print(f"  about {duration(own.seconds)}, {_room(own.bytes)}")
+        total = cost.Cost(total.seconds + own.seconds, total.bytes + own.bytes)
+    print(
+        f"\nall of it: about {duration(total.seconds)} on this machine, {_room(total.bytes)} on "
+        "the disk"
+    )
+    if missing:
+        print(f"missing: {len(missing)} data sets, which these commands make:")
+        print("\n".join(f"  {one.what}: {one.command}" for one in missing))
+
+
+def _room(bytes: int) -> str:
+    return f"{bytes / 2**30:.1f} GiB" if bytes >= 2**30 else f"{bytes / 2**20:.0f} MiB"
+
+
+if __name__ == "__main__":
+    cli.run(main, define_flags)

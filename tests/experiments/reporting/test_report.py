@@ -1,0 +1,176 @@
+"""The report as a whole: what it shows of folders in every state, and the page in a browser."""
+
+import csv
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from appo_jax.types import InputError
+from experiments.reporting import report
+from experiments.sweeps import plan
+from tests.helpers import sweeps
+from tests.helpers.browser import opened
+
+TASKS = ["sweep", "dial-turn"]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a sweep with its report: runs of every state beside what is none of ours."""
+    workdir = tmp_path_factory.mktemp("sweep")
+    wanted = sweeps.of_flags(
+        algorithm=["appo", "mr", "oracle"],
+        dataset="medium-replay",
+        task=TASKS,
+        num_feedback=[500, 1000],
+        num_seeds=2,
+        num_updates=50_000,
+    )
+    folders = sweeps.write(
+        wanted,
+        workdir,
+        lambda run: (
+            None
+            if (run.algorithm, run.env_name, run.seed) == ("mr", "sweep-v3", 1)
+            else 40.0 + 10 * (run.algorithm == "appo") + run.seed
+        ),
+    )
+    plan.write(workdir, "made", "Made up <b>&</b> small.", wanted)
+    whole = folders[0]
+    for name in ("damaged", "half-written", "foreign", "<img src=x>", "empty"):
+        (workdir / name).mkdir()
+    config = (whole / "config.json").read_text()
+    (workdir / "damaged" / "config.json").write_text(config[: len(config) // 2])
+    (workdir / "foreign" / "config.json").write_text('{"model": "resnet", "runs": 3}')
+    (workdir / "<img src=x>" / "config.json").write_text("[]")
+    (workdir / "half-written" / "config.json").write_text(
+        config.replace('"num_updates": 50000', '"num_updates": 60000')
+    )
+    metrics = (whole / "metrics.csv").read_text()
+    (workdir / "half-written" / "metrics.csv").write_text(metrics[: len(metrics) // 3])
+    assert report.build([workdir], workdir / "report") == workdir / "report" / "index.html"
+    return workdir
+
+
+def text_of(built: Path) -> str:
+    return re.sub(r"\s+", " ", (built / "report" / "index.html").read_text())
+
+
+def test_writes_tables_figures_and_the_page(built: Path) -> None:
+    found = {path.name for path in (built / "report").iterdir()}
+    assert found == {
+        *("index.html", "tables.md", "tables.tex", "results.csv", "published.csv", "runs.csv"),
+        "figures",
+    }
+    figures = {path.name for path in (built / "report" / "figures").iterdir()}
+    for name in ("curve-sweep-medium-replay-500", "ranks-medium-replay", "labels-dial-turn"):
+        assert {f"{name}.png", f"{name}.pdf"} <= figures
+    rows = list(csv.DictReader((built / "report" / "runs.csv").open()))
+    assert json.loads(rows[0]["settings"])["num_updates"] == 50_000
+
+
+def test_shows_what_is_no_whole_run(built: Path) -> None:
+    page = text_of(built)
+    assert f"{built}/damaged/config.json: not JSON" in page
+    assert f"{built}/empty: holds no run" in page
+    assert page.count("its config.json is not from a run") == 2
+    assert "<img" not in page
+    assert "/&lt;img src=x&gt;: " in page
+    assert "Made up &lt;b&gt;" in page
+    # Cut short: further updates than were made, in a column of its own.
+    assert "appo, num_updates 60000" in page
+    assert "under way, " in page
+    assert "mr on sweep-v3, 500 labels, seed 1, num_updates 50000: not begun" in page
+
+
+def test_means_over_fewer_seeds_say_so(built: Path) -> None:
+    table = (built / "report" / "tables.md").read_text()
+    assert "40.0 (1 of 2 seeds)" in table
+    assert "50.5 ± 0.7" in table
+
+
+def test_published_numbers_keep_to_their_column(built: Path) -> None:
+    page = text_of(built)
+    printed = "87.0 ± 6.9"  # the paper's, of MR on sweep
+    assert printed in page
+    ours = page[page.index('id="results"') : page.index('id="published-numbers"')]
+    assert printed not in ours
+    rows = list(csv.DictReader((built / "report" / "published.csv").open()))
+    assert {row["paper_source"] for row in rows} == {"paper", "paper, copied from LiRE"}
+
+
+def test_needs_no_network(built: Path) -> None:
+    page = (built / "report" / "index.html").read_text()
+    namespaces = ("http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink")
+    for name in namespaces:
+        page = page.replace(f'="{name}"', "")
+    assert "http" not in page
+    assert not re.search(r"<(script|link|img|iframe)\b|@import|url\((?!#)", page)
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    for target in re.findall(r'href="#([^"]+)"', page):
+        assert target in set(ids)
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (360, False), (360, True)])
+def test_in_a_browser(built: Path, tmp_path: Path, width: int, dark: bool) -> None:
+    found = json.loads(
+        opened(
+            built / "report" / "index.html",
+            tmp_path,
+            """
+            const svg = document.querySelector('figure svg');
+            const text = document.querySelector('figcaption');
+            const style = (element, name) => window.getComputedStyle(element)[name];
+            return JSON.stringify({
+                width: document.documentElement.scrollWidth,
+                figures: [...document.querySelectorAll('figure svg')].every(
+                    one => one.getBoundingClientRect().width > 100
+                        && one.getBoundingClientRect().right <= window.innerWidth),
+                number: document.querySelectorAll('figure svg').length,
+                back: style(document.body, 'backgroundColor'),
+                ink: style(document.body, 'color'),
+                axis: style([...svg.querySelectorAll('path')].find(
+                    one => one.getAttribute('style')?.includes('currentColor')), 'stroke'),
+                small: Math.min(...[...document.querySelectorAll('p, td, figcaption')].map(
+                    one => parseFloat(style(one, 'fontSize')))),
+            });
+            """,
+            width,
+            dark,
+        )
+    )
+    assert found["width"] <= width  # tables scroll inside, the page doesn't
+    assert found["number"] >= 10
+    assert found["figures"]
+    assert found["small"] >= 12
+    back, ink = (sum(map(int, re.findall(r"\d+", found[name])[:3])) / 3 for name in ("back", "ink"))
+    assert (back < 40 and ink > 200) if dark else (back > 240 and ink < 60)
+
+
+def test_rebuilt_from_runs_under_way(tmp_path: Path) -> None:
+    wanted = sweeps.of_flags(algorithm="appo", dataset="medium-replay", task="sweep", num_seeds=2)
+    folder = sweeps.write(wanted, tmp_path / "runs", lambda _: 60.0, share=0.1)[0]
+    with (folder / "metrics.csv").open("a") as file:
+        file.write("0,30000,eval,eval/succ")  # a writer is at work
+    page = report.build([tmp_path], tmp_path / "report").read_text()
+    assert "2 runs: 2 under way." in page
+    assert "25,000 of 250,000 updates" in page
+    assert "0 of 2 seeds" in page
+    assert "curve-sweep-medium-replay-1000" in page
+    shutil.rmtree(folder)
+    sweeps.write(wanted, tmp_path / "runs", lambda _: 60.0)
+    page = report.build([tmp_path], tmp_path / "report").read_text()
+    assert "2 runs: 2 finished." in page
+    assert "60.0 ± 0.0" in page
+
+
+def test_bad_places_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--runs=.*none: no folder, expected one that holds runs"):
+        report.build([tmp_path / "none"], tmp_path / "report")
+    (tmp_path / "sweep.json").write_text('{"runs": [{"digest": "x"}]}')
+    page = report.build([tmp_path], tmp_path / "report").read_text()
+    assert "sweep.json: not the plan of a sweep (KeyError" in page

@@ -1,0 +1,62 @@
+"""What a sweep costs."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from experiments.sweeps import cost, plan
+from experiments.sweeps.cost import Program, Rates
+from experiments.sweeps.plan import Grid
+from tests.helpers import sweeps
+
+MIB = 2**20
+RATES = Rates(
+    policy=Program(seconds=0.02, compiling=8, bytes=2 * MIB),
+    rewards={500: Program(0.1, 4, MIB), 1000: Program(0.2, 4, 3 * MIB)},
+    episodes={"sweep-v3": 0.1},
+)
+
+
+def grid(tmp_path: Path, **flags: object) -> Grid:
+    common = {"dataset": "medium-replay", "task": "sweep", "num_updates": 10_000, "num_seeds": 2}
+    (found,) = plan.make(sweeps.of_flags(**{**common, **flags}), tmp_path).grids
+    return dataclasses.replace(found, execution=dataclasses.replace(found.execution, num_workers=2))
+
+
+def test_time_on_a_cpu(tmp_path: Path) -> None:
+    one = grid(tmp_path, algorithm="appo", num_feedback=[500, 1000])
+    found = cost.of_grid(one, RATES, cores=4, is_cpu=True)
+    # Four runs of 10,000 updates; a fit is 300 epochs, of one batch and of two; of 2 x 50 episodes
+    # for each run the workers' half of the cores is taken from training; three programs.
+    training, evaluating = 4 * 10_000 * 0.02, 4 * 2 * 50 * 0.1 / 2
+    fitting = 2 * (300 * 0.1 + 600 * 0.2)
+    assert found.seconds == pytest.approx(training + evaluating + fitting + 16)
+
+
+def test_time_beside_an_accelerator_is_the_slower_one_s(tmp_path: Path) -> None:
+    one = grid(tmp_path, algorithm="appo", num_feedback=500)
+    rates = dataclasses.replace(RATES, rewards={500: RATES.rewards[500]})
+    slow = dataclasses.replace(rates, episodes={"sweep-v3": 9.0})
+    common = 2 * 300 * 0.1 + 12
+    assert cost.of_grid(one, rates, 4, False).seconds == pytest.approx(common + 400)
+    assert cost.of_grid(one, slow, 4, False).seconds == pytest.approx(common + 2 * 2 * 50 * 9)
+
+
+def test_runs_of_the_same_labels_share_a_fit(tmp_path: Path) -> None:
+    one = grid(tmp_path, algorithm="appo", num_feedback=500, lam=[0.03, 0.1])
+    alone = grid(tmp_path, algorithm="appo", num_feedback=500)
+    rates = dataclasses.replace(RATES, episodes={"sweep-v3": 0.0})
+    more = cost.of_grid(one, rates, 4, True).seconds - cost.of_grid(alone, rates, 4, True).seconds
+    assert more == pytest.approx(2 * 10_000 * 0.02)
+
+
+def test_room_on_the_disk(tmp_path: Path) -> None:
+    one = grid(tmp_path, algorithm="oracle")
+    rates = dataclasses.replace(RATES, rewards={})
+    found = cost.of_grid(one, rates, 4, True).bytes
+    # Two checkpoints for each of two runs, pictures, and metrics of 20 chunks.
+    assert found == 2 * (2 * 2 * MIB + MIB + 20 * 20 * 60)
+    collected = grid(tmp_path, algorithm="oracle", dataset="medium-expert", dataset_size=100_000)
+    more = cost.of_grid(collected, rates, 4, True).bytes - found
+    assert more == 100_000 * (4 * (39 + 4) + 40)
