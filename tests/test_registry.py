@@ -2,7 +2,15 @@
 
 import pytest
 
-from appo_jax import appo, iql, registry, reward_model
+from appo_jax import (
+    appo,
+    dppo,
+    iql,
+    preference_predictor,
+    preference_transformer,
+    registry,
+    reward_model,
+)
 from appo_jax.types import InputError
 
 OWN = registry.Algorithm("one's own", iql)
@@ -11,7 +19,13 @@ NOT_ONE = "text"
 
 @pytest.mark.parametrize(
     ("name", "policy_learner", "reward_learner"),
-    [("appo", appo, reward_model), ("mr", iql, reward_model), ("oracle", iql, None)],
+    [
+        ("appo", appo, reward_model),
+        ("mr", iql, reward_model),
+        ("pt", iql, preference_transformer),
+        ("dppo", dppo, preference_predictor),
+        ("oracle", iql, None),
+    ],
 )
 def test_names(name: str, policy_learner: object, reward_learner: object) -> None:
     found = registry.algorithm(name)
@@ -26,7 +40,7 @@ def test_an_algorithm_of_ones_own() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("appoo", "algorithm 'appoo': expected appo, mr, oracle"),
+        ("appoo", "algorithm 'appoo': expected appo, mr, pt, dppo, oracle"),
         ("no_such_module:OWN", "algorithm 'no_such_module:OWN': No module named 'no_such_module'"),
         (f"{__name__}:MISSING", "has no attribute 'MISSING', expected a module that has it"),
         (f"{__name__}:NOT_ONE", "found 'text', expected a registry.Algorithm"),
