@@ -3,7 +3,17 @@
 import dataclasses
 import importlib
 
-from appo_jax import appo, bc, cpl, ipl, iql, reward_model
+from appo_jax import (
+    appo,
+    bc,
+    cpl,
+    dppo,
+    ipl,
+    iql,
+    preference_predictor,
+    preference_transformer,
+    reward_model,
+)
 from appo_jax.training import PolicyLearner, RewardLearner
 from appo_jax.types import InputError
 
@@ -14,17 +24,29 @@ class Algorithm:
 
     help: what it is, for a person. reward_learner: the module that learns r_hat from the labels,
     None where the policy learner reads no rewards, or, with `true_rewards`, the data set's own.
+    of_windows: what stands at a row isn't the reward of its transition but the score of the window
+    of `segment_length` steps that ends with it, or of fewer, where its episode begins later.
     """
 
     help: str
     policy_learner: PolicyLearner
     reward_learner: RewardLearner | None = None
     true_rewards: bool = False
+    of_windows: bool = False
 
 
 ALGORITHMS = {
     "appo": Algorithm("APPO: adversarial policy optimisation on r_hat", appo, reward_model),
     "mr": Algorithm("Markovian reward: IQL on r_hat", iql, reward_model),
+    "pt": Algorithm(
+        "Preference Transformer: IQL on an r_hat that knows the past", iql, preference_transformer
+    ),
+    "dppo": Algorithm(
+        "DPPO: imitation of the windows that a predictor of preferences scores highest",
+        dppo,
+        preference_predictor,
+        of_windows=True,
+    ),
     "oracle": Algorithm("IQL on the data set's true rewards", iql, true_rewards=True),
     "ipl": Algorithm("Inverse Preference Learning: IQL on the reward that Q implies", ipl),
     "cpl": Algorithm("Contrastive Preference Learning: a policy from the labels alone", cpl),

@@ -16,7 +16,9 @@ import optax
 from flax import struct
 
 from appo_jax import losses
+from appo_jax.data import sampling
 from appo_jax.networks import MLP, Params, forward, forward_ensemble, state_action
+from appo_jax.relabelling import rewards_of_rows
 from appo_jax.settings import MAX_LAYERS, MAX_ROWS, MAX_UNITS, Settings, setting
 from appo_jax.trainable import Trainable
 from appo_jax.types import LabelledPairs, Metrics, SegmentPairs, Store, View
@@ -96,23 +98,20 @@ def sample(
     """The batch of update `step`: each member walks through its own permutation in every epoch."""
     del view
     num_pairs = len(pairs.labels)
-    batch_size = min(config.batch_size, num_pairs)
-    epoch, offset = jnp.divmod(step, _updates_per_epoch(config, num_pairs))
-    offset = offset * batch_size
-    padding = _updates_per_epoch(config, num_pairs) * batch_size - num_pairs
-
-    def member_indices(key: jax.Array) -> jax.Array:
-        order = jnp.pad(jax.random.permutation(key, num_pairs), (0, padding))
-        return jax.lax.dynamic_slice(order, (offset,), (batch_size,))
-
+    epoch, batch = jnp.divmod(step, _updates_per_epoch(config, num_pairs))
     keys = jax.random.split(jax.random.fold_in(key, epoch), config.ensemble_size)
-    indices = jax.vmap(member_indices)(keys)
+    draw = functools.partial(
+        sampling.draw_batch_of_epoch,
+        batch=batch,
+        num_pairs=num_pairs,
+        batch_size=min(config.batch_size, num_pairs),
+    )
+    indices, weights = jax.vmap(draw)(keys)
     rows = pairs.rows[indices][..., None] + jnp.arange(pairs.length)
-    weights = jnp.float32(offset + jnp.arange(batch_size) < num_pairs)
     return Batch(
         inputs=state_action(store.observations[rows], store.actions[rows]),
         labels=pairs.labels[indices],
-        weights=jnp.broadcast_to(weights, indices.shape),
+        weights=weights,
     )
 
 
@@ -160,33 +159,20 @@ def relabel(
 
     `[num_rows]`, by the row at which the transition starts; 0 where none does.
     """
-    padding = -num_rows % _RELABEL_ROWS
 
     def members_mean(rows: jax.Array) -> jax.Array:
+        rows = view.first_row + rows
         inputs = state_action(store.observations[rows], store.actions[rows])
         outputs = forward_ensemble(_network(config), state.members.params, inputs)
         return jnp.tanh(outputs[..., 0]).mean(axis=0)
 
-    # The filling repeats the last row; its outputs are cut off.
-    rows = view.first_row + jnp.minimum(jnp.arange(num_rows + padding), num_rows - 1)
-    rewards = jax.lax.map(members_mean, rows.reshape(-1, _RELABEL_ROWS)).reshape(-1)[:num_rows]
-    mask = _starts_transition(store, view, num_rows)
-    if config.scale == "minmax":
-        low = jnp.min(rewards, where=mask, initial=jnp.inf)
-        high = jnp.max(rewards, where=mask, initial=-jnp.inf)
-        rewards = (rewards - low) / jnp.maximum(high - low, jnp.finfo(jnp.float32).tiny)
-    return jnp.where(mask, rewards, 0.0)
-
-
-def _starts_transition(store: Store, view: View, num_rows: int) -> jax.Array:
-    index = jnp.arange(len(store.transition_rows))
-    own = (index >= view.first_transition) & (index < view.first_transition + view.num_transitions)
-    rows = jnp.where(own, store.transition_rows - view.first_row, num_rows)
-    return jnp.zeros(num_rows, bool).at[rows].set(True, mode="drop")
+    return rewards_of_rows(
+        members_mean, store, view, num_rows, _RELABEL_ROWS, config.scale == "minmax"
+    )
 
 
 def _updates_per_epoch(config: Config, num_pairs: int) -> int:
-    return -(-num_pairs // min(config.batch_size, num_pairs))
+    return sampling.batches_of_epoch(num_pairs, config.batch_size)
 
 
 def _learning_rate(config: Config, updates_per_epoch: jax.Array, step: jax.Array) -> jax.Array:

@@ -81,7 +81,10 @@ class RewardLearner(Learner, Protocol):
     def relabel(
         self, config: Any, state: Any, store: Store, view: View, num_rows: int
     ) -> jax.Array:
-        """The reward of each of the rows of the view's data set."""
+        """The reward of each of the rows of the view's data set.
+
+        For an algorithm `of_windows` the score of the window that ends there: see the registry.
+        """
 
 
 def horizon(learner: PolicyLearner, config: Any) -> int | None:

@@ -2,7 +2,18 @@
 
 import pytest
 
-from appo_jax import appo, bc, cpl, ipl, iql, registry, reward_model
+from appo_jax import (
+    appo,
+    bc,
+    cpl,
+    dppo,
+    ipl,
+    iql,
+    preference_predictor,
+    preference_transformer,
+    registry,
+    reward_model,
+)
 from appo_jax.types import InputError
 
 OWN = registry.Algorithm("one's own", iql)
@@ -14,6 +25,8 @@ NOT_ONE = "text"
     [
         ("appo", appo, reward_model),
         ("mr", iql, reward_model),
+        ("pt", iql, preference_transformer),
+        ("dppo", dppo, preference_predictor),
         ("oracle", iql, None),
         ("ipl", ipl, None),
         ("cpl", cpl, None),
@@ -33,7 +46,7 @@ def test_an_algorithm_of_ones_own() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("appoo", "algorithm 'appoo': expected appo, mr, oracle, ipl, cpl, bc"),
+        ("appoo", "algorithm 'appoo': expected appo, mr, pt, dppo, oracle, ipl, cpl, bc"),
         ("no_such_module:OWN", "algorithm 'no_such_module:OWN': No module named 'no_such_module'"),
         (f"{__name__}:MISSING", "has no attribute 'MISSING', expected a module that has it"),
         (f"{__name__}:NOT_ONE", "found 'text', expected a registry.Algorithm"),

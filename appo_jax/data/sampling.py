@@ -32,6 +32,39 @@ def draw_labelled_pairs(
     return store.pair_rows[index], store.pair_labels[index]
 
 
+def batches_of_epoch(num_pairs: int, batch_size: int) -> int:
+    """Batches of at most `batch_size` pairs in which an epoch shows `num_pairs` pairs."""
+    return -(-num_pairs // batch_size)
+
+
+def draw_batch_of_epoch(
+    key: jax.Array, batch: jax.Array, num_pairs: int, batch_size: int
+) -> tuple[jax.Array, jax.Array]:
+    """One batch of an epoch that shows every pair once, in an order that `key` decides.
+
+    key: the epoch's. batch: its number in the epoch, from 0 on. Returns numbers of pairs and their
+    weights, `[batch_size]` each; weight 0 marks the filling of the last batch.
+    """
+    padding = batches_of_epoch(num_pairs, batch_size) * batch_size - num_pairs
+    order = jnp.pad(jax.random.permutation(key, num_pairs), (0, padding))
+    first = batch * batch_size
+    is_pair = first + jnp.arange(batch_size) < num_pairs
+    return jax.lax.dynamic_slice(order, (first,), (batch_size,)), jnp.float32(is_pair)
+
+
+def shift_segment_rows(store: Store, rows: jax.Array, shifts: jax.Array) -> jax.Array:
+    """First rows of segments so many steps further, or back, in the episodes of those at `rows`.
+
+    At most an episode's last, or first, segment. rows, shifts: int32 of one shape.
+    """
+    # The same number for all segments of an episode, a larger one in the next.
+    episodes = store.segment_rows - jnp.arange(len(store.segment_rows))
+    index = jnp.searchsorted(store.segment_rows, rows)
+    first = jnp.searchsorted(episodes, episodes[index])
+    last = jnp.searchsorted(episodes, episodes[index], side="right") - 1
+    return store.segment_rows[jnp.clip(index + shifts, first, last)]
+
+
 def gather_transitions(store: Store, view: View, rows: jax.Array) -> Transitions:
     """The transitions that start at `rows` `[batch]`."""
     return Transitions(

@@ -7,6 +7,7 @@ the policy in place of its own reward; the scale stays that of r_hat's default, 
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from appo_jax import registry
 from appo_jax.data.dataset import Dataset
@@ -43,10 +44,18 @@ def needs_model(algorithm: str, kind: str) -> bool:
     return own_kind(algorithm) == "learned" and kind in ("learned", "shuffled", "negated")
 
 
-def true_rewards(dataset: Dataset) -> jax.Array:
-    """The data set's own rewards scaled to [0, 1], `[rows]`; 0 on rows that start no transition."""
-    rows = jnp.asarray(dataset.transition_rows())
-    found = jnp.asarray(dataset.rewards)[rows]
+def true_rewards(dataset: Dataset, window: int = 1) -> jax.Array:
+    """The data set's own rewards scaled to [0, 1], `[rows]`; 0 on rows that start no transition.
+
+    window: steps of which a row has the mean, up to its own, or of fewer at an episode's beginning.
+    """
+    of_steps = dataset.transition_rows()
+    place = of_steps - np.repeat(dataset.episode_starts, dataset.lengths)  # in the episode
+    total = np.zeros(len(of_steps), np.float32)
+    for ago in range(window):
+        total += np.where(ago <= place, dataset.rewards[np.maximum(of_steps - ago, 0)], 0)
+    rows = jnp.asarray(of_steps)
+    found = jnp.asarray(total / np.minimum(place + 1, window).astype(np.float32))
     span = found.max() - found.min()
     found = jnp.where(span > 0, (found - found.min()) / span, 0.0)
     return jnp.zeros(len(dataset.rewards)).at[rows].set(found)

@@ -29,8 +29,8 @@ from experiments.runs.labels import LabelKey, key_of
 from experiments.runs.loop import Loop, Nobody, Work
 
 NUM_FRESH_PAIRS = 1000  # drawn to judge a reward model
-_CHUNK_UPDATES = 50  # at most: an update takes longer than a policy's
-_CHECKPOINTS = 10  # of a whole fit
+_CHUNK_UPDATES = 20  # at most: an update takes longer than a policy's
+_CHECKPOINTS = 100  # of a whole fit
 _LEAST_INTERVAL = 100  # updates between two of them
 
 
@@ -75,8 +75,11 @@ def rewards_of(
     else:
         if run.reward != "none":
             report(Told(f"reward: {run.reward}, the labels are not used"))
+        of_windows = registry.algorithm(run.algorithm).of_windows
+        window = run.segment_length if of_windows else 1
         found = {
-            key: reward_controls.true_rewards(feedback.data[key.dataset]) for key in feedback.labels
+            key: reward_controls.true_rewards(feedback.data[key.dataset], window)
+            for key in feedback.labels
         }
     return {
         key: reward_controls.controlled(run.reward, key.seed, feedback.data[key.dataset], own)

@@ -127,3 +127,28 @@ def test_a_view_of_a_shared_store_draws_its_own_rows(numbered: Make) -> None:
         3,
     )
     np.testing.assert_array_equal(pairs.rewards, [[[50, 51, 52], [58, 59, 60]]])
+
+
+def test_an_epochs_batches_are_a_permutation() -> None:
+    draw = jax.jit(
+        lambda key, batch: sampling.draw_batch_of_epoch(key, batch, num_pairs=7, batch_size=3)
+    )
+    orders = []
+    for seed in range(2):
+        drawn = [draw(jax.random.key(seed), jnp.int32(batch)) for batch in range(3)]
+        assert [weights.tolist() for _, weights in drawn] == [[1, 1, 1], [1, 1, 1], [1, 0, 0]]
+        order = np.concatenate([indices[weights > 0] for indices, weights in drawn])
+        assert sorted(order) == list(range(7))
+        orders.append(order.tolist())
+    assert orders[0] != orders[1]
+    assert sampling.batches_of_epoch(7, 3) == 3
+    assert sampling.batches_of_epoch(6, 3) == 2
+
+
+def test_shifted_segments_stay_in_their_episode(numbered: Make) -> None:
+    # Segments of 2 start at rows 0, 1 (first episode), 6 to 11 (third), 14 to 16 (last).
+    store, _ = on_device(numbered(), 2)
+    rows = jnp.array([0, 1, 0, 1, 8, 8, 8, 8, 14, 16])
+    shifts = jnp.array([1, 1, -1, -5, 0, 2, -2, 40, -9, 1])
+    found = sampling.shift_segment_rows(store, rows, shifts)
+    assert found.tolist() == [1, 1, 0, 0, 8, 10, 6, 11, 14, 16]

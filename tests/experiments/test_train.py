@@ -198,6 +198,54 @@ def test_stopped_while_it_fits_the_reward(
         assert len(digests) == 1
 
 
+OWN_OF_APPO = ("num_pairs", "reward_hidden_layers", "reward_hidden_dim")
+TINY_TRANSFORMER = (
+    *(flag for flag in TINY if flag.removeprefix("--").split("=")[0] not in OWN_OF_APPO),
+    "--reward_num_heads=2",
+    "--reward_head_dim=4",
+    "--num_updates=10",
+    "--eval_interval=10",
+    "--eval_episodes=1",
+)
+
+
+def test_a_killed_fit_of_a_transformer_goes_on_to_the_same_bits(
+    data_dir: Path, tmp_path: Path
+) -> None:
+    flags = (*TINY_TRANSFORMER, "--algorithm=pt", f"--data_dir={data_dir}")
+    flags += ("--reward_num_epochs=300",)
+    whole = Command(tmp_path, *flags, "--workdir=whole")
+    assert whole.finish()[0] == 0
+    first = Command(tmp_path, *flags, "--workdir=run", "--chunk_updates=4")
+    first.wait_for("reward model (40 labels): 152 of 300 updates")
+    first.signal(signal.SIGKILL, whole_session=False)
+    assert first.finish(60)[0] == -signal.SIGKILL
+    assert checkpoint.updates(tmp_path / "run" / "checkpoints" / "reward-40")[-1] < 300
+    status, lines, stderr = Command(tmp_path, *flags, "--workdir=run").finish()
+    assert (status, stderr) == (0, "")
+    assert result(tmp_path / "run")[0] == result(tmp_path / "whole")[0]
+    folders = [tmp_path / run / "checkpoints" / "reward-40" for run in ("run", "whole")]
+    assert len({checkpoint.read_metadata(folder, 300)["digest"] for folder in folders}) == 1
+    assert any(re.match("reward model: right on .* % of .* fresh pairs", line) for line in lines)
+
+
+def test_dppo_tells_what_it_does(data_dir: Path, tmp_path: Path) -> None:
+    flags = (*TINY_TRANSFORMER, "--algorithm=dppo", f"--data_dir={data_dir}", "--lam=0.3")
+    status, lines, stderr = Command(tmp_path, *flags, "--workdir=run").finish()
+    assert (status, stderr) == (0, "")
+    text = "\n".join(lines)
+    for expected in (
+        "algorithm      dppo, DPPO: imitation of the windows that a predictor of preferences",
+        "highest; lam 0.3, temperature 0.1",
+        "reward         learned; model of num_heads 2 (4), head_dim 4 (64), num_epochs 2 (10000)",
+        "reward model (40 labels): 2 of 2 updates",
+        "reward model: right on ",
+        "training: 10 of 10 updates",
+        "success at update 10: ",
+    ):
+        assert expected in text
+
+
 def test_bad_command_lines_end_at_once(tmp_path: Path, data_dir: Path) -> None:
     (tmp_path / "file").touch()
     cases = {

@@ -109,6 +109,10 @@ def test_controls_by_hand(numbered: Any) -> None:
     np.testing.assert_allclose(
         reward_controls.true_rewards(dataset), [0.0, 1 / 3, 0.0, 1.0, 0.0], rtol=1e-6
     )
+    # Means over two steps: 0.5, 1 and 3.5, the last one alone in its episode.
+    np.testing.assert_allclose(
+        reward_controls.true_rewards(dataset, 2), [0.0, 1 / 6, 0.0, 1.0, 0.0], rtol=1e-6
+    )
     constant = dataclasses.replace(dataset, rewards=np.ones(5, np.float32))
     assert not reward_controls.true_rewards(constant).any()
     kinds = {kind for allowed in reward_controls.KINDS.values() for kind in allowed}

@@ -52,8 +52,9 @@ BAD_VALUES = {
     "--log_std_min=3": "--log_std_min=3.0: expected at most log_std_max=2.0",
     "--env=Hopper-v5": "--env=Hopper-v5: found with --task=button-press-topdown, expected one of",
     "--algorithm=appoo": "algorithm 'appoo': expected appo, ",
-    "--expectile=0.7": "--expectile: a setting of --algorithm=mr, --algorithm=oracle, --algo"
-    "rithm=ipl, not of --algorithm=appo, which has --lam, --discount, --tau and what --help shows",
+    "--expectile=0.7": "--expectile: a setting of --algorithm=mr, --algorithm=pt, "
+    "--algorithm=oracle, --algorithm=ipl, not of --algorithm=appo, which has --lam, --discount, "
+    "--tau and what --help shows",
 }
 
 
@@ -66,9 +67,11 @@ def test_bad_values(bad: str, data_dir: Path) -> None:
 
 def test_a_flag_of_another_algorithm(data_dir: Path) -> None:
     flags_of_iql = [flag for flag in TINY if "num_pairs" not in flag]
-    with pytest.raises(InputError, match=r"^--lam: a setting of --algorithm=appo, not of --algo"):
+    with pytest.raises(InputError, match=r"^--lam: a setting of --algorithm=appo and .*, not of"):
         parse(*flags_of_iql, f"--data_dir={data_dir}", "--algorithm=mr", "--lam=1")
-    with pytest.raises(InputError, match=r"^--reward_num_epochs: a setting of .*appo.*mr, not of"):
+    with pytest.raises(
+        InputError, match=r"^--reward_num_epochs: a setting of .*appo and .*mr.*, not of"
+    ):
         parse("--task=sweep", "--algorithm=oracle", "--reward_num_epochs=3")
 
 
@@ -111,6 +114,13 @@ def test_bad_values_without_data(tmp_path: Path) -> None:
     with pytest.raises(flags.IllegalFlagValueError, match="--num_updates=1.5"):
         parse("--task=sweep", "--num_updates=1.5")
     assert not any(tmp_path.iterdir())
+
+
+def learners(algorithm: str) -> dict[str, Any]:
+    """An algorithm's learners, by where their configs end up."""
+    found = registry.algorithm(algorithm)
+    both = {"policy": found.policy_learner, "reward_model": found.reward_learner}
+    return {name: learner for name, learner in both.items() if learner}
 
 
 def own_settings(algorithm: str) -> list[tuple[str, str, settings.Field]]:
@@ -158,8 +168,9 @@ def test_each_flag_sets_the_field_of_its_name(algorithm: str, data_dir: Path) ->
         after = _flat(*parse(*common, f"--{prefix}{field.name}={value}"))
         different = {name for name in before if before[name] != after[name]}
         expected = {target} | {
-            f"policy.{own.name}"
-            for own in settings.fields(registry.algorithm(algorithm).policy_learner.Config)
+            f"{part}.{own.name}"
+            for part, learner in learners(algorithm).items()
+            for own in settings.fields(learner.Config)
             if own.setting.of_run and own.name == field.name
         }
         assert different - {"execution.workdir"} == expected, field.name

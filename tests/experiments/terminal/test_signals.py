@@ -47,15 +47,16 @@ def test_the_first_signal_is_noted_and_the_second_acts_at_once() -> None:
     assert before == [signal.getsignal(number) for number in signals.STOPPING]
 
 
-def test_a_signal_that_is_ignored_stays_so() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_a_signal_that_is_ignored_stays_so(number: signal.Signals) -> None:
+    before = signal.signal(number, signal.SIG_IGN)  # as nohup, or a script's `&`, does
     try:
         with signals.noted() as came, signals.held():
-            signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(number)
         assert came == []
-        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        assert signal.getsignal(number) == signal.SIG_IGN
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(number, before)
 
 
 _HANG_UP = """
