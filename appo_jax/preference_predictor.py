@@ -155,7 +155,8 @@ def update_step(config: Config, state: TrainState, batch: Batch) -> tuple[TrainS
     metrics = {
         "reward/loss": preference,
         "reward/roughness": roughness,
-        "reward/train_accuracy": right / jnp.maximum(strict, 1),
+        "reward/train_judged": strict,
+        "reward/train_correct": right,
         "reward/learning_rate": transformer.learning_rate(config, total, state.step),
     }
     return state.replace(model=model, step=state.step + 1), metrics

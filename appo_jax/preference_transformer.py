@@ -168,7 +168,8 @@ def update_step(config: Config, state: TrainState, batch: Batch) -> tuple[TrainS
     model = state.model.step(grads, transformer.optimiser(config, total))
     metrics = {
         "reward/loss": loss_value,
-        "reward/train_accuracy": right / jnp.maximum(strict, 1),
+        "reward/train_judged": strict,
+        "reward/train_correct": right,
         "reward/learning_rate": transformer.learning_rate(config, total, state.step),
     }
     state = _keep_best(config, state.replace(model=model, step=state.step + 1), batch.held_out)
