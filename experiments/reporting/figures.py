@@ -1,6 +1,7 @@
 """The figures of a report: drawn once, kept as PNG and PDF, and as SVG for the page."""
 
 import dataclasses
+import functools
 import io
 import re
 from collections.abc import Callable, Sequence
@@ -50,10 +51,10 @@ class Drawing:
     def save(self, folder: Path) -> None:
         """Write PNG and PDF."""
         folder.mkdir(parents=True, exist_ok=True)
-        self.figure.savefig(folder / f"{self.name}.png", dpi=150, facecolor="white")
-        self.figure.savefig(
-            folder / f"{self.name}.pdf", facecolor="white", metadata={"CreationDate": None}
-        )
+        # Tight: a label longer than its axis isn't cut off.
+        save = functools.partial(self.figure.savefig, facecolor="white", bbox_inches="tight")
+        save(folder / f"{self.name}.png", dpi=150)
+        save(folder / f"{self.name}.pdf", metadata={"CreationDate": None})
 
     def svg(self) -> str:
         """For a page: colours are the page's own, and no two figures share an id."""
@@ -62,7 +63,11 @@ class Drawing:
         text = io.StringIO()
         with matplotlib.rc_context({"svg.hashsalt": self.name}):
             self.figure.savefig(
-                text, format="svg", transparent=True, metadata={"Date": None, "Creator": None}
+                text,
+                format="svg",
+                transparent=True,
+                bbox_inches="tight",
+                metadata={"Date": None, "Creator": None},
             )
         found = text.getvalue()
         found = found[found.index("<svg") :].replace(_INK, "currentColor")
