@@ -170,30 +170,38 @@ def test_stopped_and_started_again(
     assert result(tmp_path / "run") == result(finished.workdir)
 
 
+FIT = ("--reward_num_epochs=100", "--num_updates=20", "--eval_interval=20")
+
+
+@pytest.fixture(scope="module")
+def fitted(command: Callable[..., Command], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose reward model takes its time."""
+    folder = tmp_path_factory.mktemp("fitted")
+    assert command(folder, *FIT, "--workdir=run").finish()[0] == 0
+    return folder / "run"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_stopped_while_it_fits_the_reward(
-    command: Callable[..., Command], tmp_path: Path, number: signal.Signals
+    command: Callable[..., Command], fitted: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     """The fit goes on where it was, to the same bits."""
-    flags = ("--reward_num_epochs=400", "--num_updates=20", "--eval_interval=20")
-    whole = command(tmp_path, *flags, "--workdir=whole")
-    assert whole.finish()[0] == 0
-    first = command(tmp_path, *flags, "--workdir=run", "--chunk_updates=7")
-    first.wait_for("reward model (40 labels): 163 of 400 updates")
+    first = command(tmp_path, *FIT, "--workdir=run", "--chunk_updates=1")
+    first.wait_for("reward model (40 labels): 41 of 100 updates")
     first.signal(number, whole_session=number == signal.SIGINT)
     status, _, stderr = first.finish(60)
     if number == signal.SIGINT:
         assert status == 130
         assert re.match(r"stopped by SIGINT at update \d+; the same command goes on", stderr)
     saved = checkpoint.updates(tmp_path / "run" / "checkpoints" / "reward-40")
-    assert 100 <= saved[-1] < 400
-    status, lines, _ = command(tmp_path, *flags, "--workdir=run").finish()
+    assert 30 <= saved[-1] < 100
+    status, lines, _ = command(tmp_path, *FIT, "--workdir=run").finish()
     assert status == 0
-    assert not any("1 of 400 updates" in line for line in lines)
-    for kind, update in (("reward-40", 400), ("policy", 20)):
+    assert not any(" 1 of 100 updates" in line for line in lines)
+    for kind, update in (("reward-40", 100), ("policy", 20)):
         digests = {
-            checkpoint.read_metadata(tmp_path / run / "checkpoints" / kind, update)["digest"]
-            for run in ("run", "whole")
+            checkpoint.read_metadata(run / "checkpoints" / kind, update)["digest"]
+            for run in (tmp_path / "run", fitted)
         }
         assert len(digests) == 1
 

@@ -45,7 +45,12 @@ SETTINGS = {
     "bias": 1.0,  # all actions are in the data: no reason to stay near those that are preferred
     "discount": 0.8,
     "tau": 0.02,
+    "num_layers": 1,
+    "num_heads": 2,
+    "head_dim": 8,
 }
+# Where a name means something else than in the other learners.
+SETTINGS_OF = {"dppo": {"lam": 0.9, "temperature": 0.1}}
 
 
 @functools.cache
@@ -104,7 +109,7 @@ def trained_score(algorithm: str, informed: bool = True, seed: int = 0, **change
     One that learns from the true rewards has those shuffled among the transitions. seed: of labels,
     initialisation and batches. changed: other `SETTINGS`.
     """
-    names = SETTINGS | changed
+    names = SETTINGS | SETTINGS_OF.get(algorithm, {}) | changed
     found, data = registry.algorithm(algorithm), make_data()
     labels = preferences.scripted(data, seed, NUM_LABELS, STRETCH, tie_threshold=0.0)
     if not informed:

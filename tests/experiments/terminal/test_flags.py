@@ -67,7 +67,7 @@ def test_bad_values(bad: str, data_dir: Path) -> None:
 
 def test_a_flag_of_another_algorithm(data_dir: Path) -> None:
     flags_of_iql = [flag for flag in TINY if "num_pairs" not in flag]
-    with pytest.raises(InputError, match=r"^--lam: a setting of --algorithm=appo and .*, not of"):
+    with pytest.raises(InputError, match=r"^--lam: a setting of --algorithm=appo, .*, not of"):
         parse(*flags_of_iql, f"--data_dir={data_dir}", "--algorithm=mr", "--lam=1")
     with pytest.raises(
         InputError, match=r"^--reward_num_epochs: a setting of .*appo and .*mr.*, not of"
