@@ -4,22 +4,24 @@ The same command goes on where it was: a finished run is never run again. It end
 `experiments.report`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 from absl import flags
 
 from appo_jax.types import InputError
+from experiments import train
 from experiments.reporting import report
 from experiments.runs import files
-from experiments.runs.experiment import Execution
+from experiments.runs.experiment import DatasetSpec, Execution, Experiment
 from experiments.sweeps import cost, definition, launch, plan
 from experiments.sweeps.definition import Definition, Missing, Narrowing, Wanted
-from experiments.sweeps.progress import Progress
 from experiments.terminal import cli
 from experiments.terminal.flags import define, define_settings, given
 from experiments.terminal.progress import duration
+from experiments.terminal.sweep_progress import Progress
 
 
 def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
@@ -70,6 +72,22 @@ def main(values: flags.FlagValues) -> None:
         raise InputError(f"{len(failed)} runs failed; the same command tries them again")
 
 
+def read_runs(
+    arguments: list[str], find_dataset: Callable[..., DatasetSpec]
+) -> tuple[list[Experiment], Execution]:
+    """The runs that a command line of `experiments.train` asks for."""
+    values = flags.FlagValues()
+    line = ["", *arguments]
+    train.define_flags(values, line)
+    cli.parse_flags(values, line)
+    return train.experiments_from_flags(values, find_dataset)
+
+
+def machine() -> tuple[int, bool]:
+    """The cores of this machine, and whether runs train on them."""
+    return cli.available_cores(), jax.default_backend() == "cpu"
+
+
 def _asked(values: flags.FlagValues) -> tuple[Definition, list[Wanted], list[Missing]]:
     if values.experiment is None:
         known = ", ".join(definition.names())
@@ -83,7 +101,7 @@ def _asked(values: flags.FlagValues) -> tuple[Definition, list[Wanted], list[Mis
         values.only_algorithm, values.only_task, values.num_seeds, values.num_updates
     )
     data_dir = Path(values.data_dir) if values.data_dir else None
-    wanted, missing = definition.expand(found, narrowing, data_dir)
+    wanted, missing = definition.expand(found, narrowing, data_dir, read_runs)
     execution: dict[str, Any] = given(values, Execution)
     return found, [one.carried_out(**execution) for one in wanted], missing
 
@@ -113,7 +131,7 @@ def _dry_run(
     for number, grid in enumerate(left.grids, 1):
         print(f"grid {number} of {len(left.grids)}: {grid.told}")
         print("\n".join(f"  {line}" for line in plan.describe(grid)))
-        own = cost.of_grid(grid, meter.rates(grid), *cost.machine())
+        own = cost.of_grid(grid, meter.rates(grid), *machine())
         print(f"  about {duration(own.seconds)}, {_room(own.bytes)}")
         total = cost.Cost(total.seconds + own.seconds, total.bytes + own.bytes)
     print(

@@ -28,7 +28,6 @@ from experiments.runs.experiment import Experiment
 from experiments.runs.groups import Programs, Rows
 from experiments.runs.labels import LabelKey, key_of
 from experiments.sweeps.plan import Grid
-from experiments.terminal.cli import available_cores
 
 _CHUNK, _SECONDS, _LEAST = 50, 2.0, 3  # of updates that are timed
 _EPISODES, _STEPS = 8, 500  # of the noise
@@ -246,8 +245,3 @@ def _timed_episodes(run: Experiment, num_workers: int) -> float:
             evaluation.start(pool, policy, run.env_name, 0, 0, number).result()
             seconds = time.perf_counter() - began
     return seconds / number
-
-
-def machine() -> tuple[int, bool]:
-    """The cores of this machine, and whether runs train on them."""
-    return available_cores(), jax.default_backend() == "cpu"

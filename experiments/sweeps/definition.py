@@ -9,21 +9,17 @@ of the data set in shares of the paper's.
 import dataclasses
 import itertools
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from absl import flags
 
 from appo_jax import registry, settings
 from appo_jax.data import lire
 from appo_jax.envs import environment, meta_world
 from appo_jax.types import InputError
-from experiments import train
 from experiments.runs import reward_controls
 from experiments.runs.experiment import DatasetSpec, Execution, Experiment
 from experiments.runs.sources import resolve
-from experiments.terminal import cli
 
 FOLDER = Path(__file__).parent / "definitions"
 ALL = "all"
@@ -34,6 +30,8 @@ _OF_A_START = ("workdir", "data_dir", "compilation_cache") + tuple(
 )
 
 Table = Mapping[str, Sequence[Any]]  # of a definition: flags and their values
+# A command line of `experiments.train`, and what finds its data sets, to the runs it asks for.
+ReadRuns = Callable[[list[str], Callable[..., DatasetSpec]], tuple[list[Experiment], Execution]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +129,7 @@ def _values(path: Path, number: int, grid: Mapping[str, Any]) -> Table:
 
 
 def expand(
-    definition: Definition, narrowing: Narrowing, data_dir: Path | None
+    definition: Definition, narrowing: Narrowing, data_dir: Path | None, read_runs: ReadRuns
 ) -> tuple[list[Wanted], list[Missing]]:
     """The runs that a definition asks for, each once, and the data sets that aren't there.
 
@@ -154,7 +152,7 @@ def expand(
     wanted: dict[tuple[str, int], Wanted] = {}
     for grid in definition.grids:
         for request in _requests(_narrowed(grid, narrowing)):
-            for one in _runs(definition.name, request, data_dir, find):
+            for one in _runs(definition.name, request, data_dir, find, read_runs):
                 wanted.setdefault(one.key, one)
     if not wanted:
         algorithms, tasks = (
@@ -173,8 +171,10 @@ def _narrowed(grid: Table, narrowing: Narrowing) -> dict[str, Sequence[Any]]:
     if narrowing.algorithm is not None:
         own["algorithm"] = [one for one in own["algorithm"] if one == narrowing.algorithm]
     if narrowing.task is not None:
-        with cli.naming("only_task"):
+        try:
             task = meta_world.canonical_name(narrowing.task)
+        except InputError as error:
+            raise InputError(f"--only_task: {error}") from error
         own["task"] = [one for one in own.get("task", []) if _canonical(one) == task]
     if narrowing.num_seeds is not None:
         if len(own.get("seed", [])) > 1:
@@ -212,18 +212,19 @@ def _requests(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Sequence[
 
 
 def _runs(
-    name: str, request: Mapping[str, Sequence[Any]], data_dir: Path | None, find: Any
+    name: str,
+    request: Mapping[str, Sequence[Any]],
+    data_dir: Path | None,
+    find: Callable[..., DatasetSpec],
+    read_runs: ReadRuns,
 ) -> list[Wanted]:
     own = dict(request)
     if _SHARE in own:
         own["dataset_size"] = [_size_of_share(own.pop(_SHARE)[0], own.get("task", [""])[0])]
     arguments = [f"--{flag}={','.join(map(_word, values))}" for flag, values in own.items()]
     arguments += ["--workdir=."] + ([f"--data_dir={data_dir}"] if data_dir else [])
-    values = flags.FlagValues()
     try:
-        train.define_flags(values, ["", *arguments])
-        cli.parse_flags(values, ["", *arguments])
-        runs, execution = train.experiments_from_flags(values, find)
+        runs, execution = read_runs(arguments, find)
     except InputError as error:
         raise InputError(f"--experiment={name}: {error}") from error
     return [Wanted(run, execution) for run in runs]

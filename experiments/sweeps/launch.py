@@ -7,19 +7,34 @@ folder holds the results, or raises, can stand where `in_process` stands.
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from appo_jax.data import atomic
 from experiments.runs import runner
-from experiments.runs.events import Report
+from experiments.runs.events import Event, Report
 from experiments.sweeps import plan
 from experiments.sweeps.definition import Wanted
 from experiments.sweeps.plan import Grid
-from experiments.sweeps.progress import Progress
 from experiments.terminal.signals import Stopped
 
 Launcher: TypeAlias = Callable[[Grid, Report], object]
 ERROR_FILE = "error.txt"
+
+
+class Display(Protocol):
+    """Who is told of the grids, and of what happens in the one under way."""
+
+    def __call__(self, event: Event) -> None:
+        """An event of the grid's runs."""
+
+    def plan(self, grids: Sequence[Grid]) -> None:
+        """These are left; all else is done."""
+
+    def begin(self, number: int) -> None:
+        """The grid of that number, from 0, is next."""
+
+    def say(self, text: str) -> None:
+        """A sentence."""
 
 
 def in_process(grid: Grid, report: Report) -> None:
@@ -30,7 +45,7 @@ def in_process(grid: Grid, report: Report) -> None:
 def launch_all(
     wanted: Sequence[Wanted],
     workdir: Path,
-    progress: Progress,
+    progress: Display,
     launch: Launcher = in_process,
 ) -> dict[str, str]:
     """Launch what is left; what fails is launched once more when all others are done.
@@ -58,7 +73,7 @@ def launch_all(
     return {run: why for run, why in failed.items() if run not in finished}
 
 
-def _try(grid: Grid, progress: Progress, launch: Launcher) -> str | None:
+def _try(grid: Grid, progress: Display, launch: Launcher) -> str | None:
     """What went wrong, in a sentence; the traceback is left in the grid's folder."""
     file = grid.execution.workdir / ERROR_FILE
     try:

@@ -189,7 +189,8 @@ def told_of(
 def test_data_of_another_environment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = gymnasium.spec("HalfCheetah-v5").to_json()
     draw = np.random.default_rng(0)
-    episode = Episode(draw.normal(size=(31, 17)), np.zeros((30, 6)), np.arange(30), np.zeros(30))
+    actions = draw.uniform(-1, 1, (30, 6))
+    episode = Episode(draw.normal(size=(31, 17)), actions, np.arange(30), np.zeros(30))
     cheetah = from_episodes([episode] * 2, "mine/cheetah-v0", {"minari": {"env_spec": spec}})
     minari_io.save(cheetah, tmp_path)
     given = ("Walker2d-v5", cheetah.id, tmp_path)  # 17 and 6 as well

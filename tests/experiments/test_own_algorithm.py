@@ -30,7 +30,9 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "appo_jax" / "better_segments.py").write_text(code)
     registry = folder / "appo_jax" / "registry.py"
     text = registry.read_text()
-    text = text.replace("from appo_jax import appo,", "from appo_jax import appo, better_segments,")
+    text = text.replace(
+        "from appo_jax import (\n", "from appo_jax import (\n    better_segments,\n"
+    )
     registry.write_text(text.replace("ALGORITHMS = {\n", f"ALGORITHMS = {{\n{line}"))
     write_buffers(folder / "data")
     return folder

@@ -52,8 +52,8 @@ def test_a_name_that_works(tmp_path: Path, name: str, capsys: pytest.CaptureFixt
     told = capsys.readouterr().out
     assert "going on from update 20" in told
     assert "damaged" not in told
-    saved, metrics = evaluate.evaluate(place / "run", evaluate.Options())
-    assert (saved.update, set(metrics)) == (40, {"eval/return", *RATES})
+    ((saved, episodes),) = evaluate.evaluate(place / "run", [0], evaluate.Options())
+    assert (saved.update, set(episodes.metrics())) == (40, {"eval/return", *RATES})
     assert appo_jax.load_policy(place / "run")(np.ones(39)).shape == (4,)
     collected = sac_collection.collect_and_save(
         HOPPER, str(place / "data"), lambda *_: None, pytest.fail
@@ -86,7 +86,7 @@ def test_a_name_that_is_refused(tmp_path: Path, name: str, trained: Path) -> Non
     for attempt in (
         lambda: train(place),
         lambda: train(place / "moved", "--num_updates=40"),
-        lambda: evaluate.evaluate(place / "moved" / "run", evaluate.Options()),
+        lambda: list(evaluate.evaluate(place / "moved" / "run", [0], evaluate.Options())),
         lambda: appo_jax.load_policy(place / "moved" / "run"),
         lambda: sac_collection.collect_and_save(
             HOPPER, str(place / "data"), lambda *_: None, pytest.fail

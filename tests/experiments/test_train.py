@@ -170,7 +170,7 @@ def test_stopped_and_started_again(
     assert result(tmp_path / "run") == result(finished.workdir)
 
 
-FIT = ("--reward_num_epochs=100", "--num_updates=20", "--eval_interval=20")
+FIT = ("--reward_num_epochs=400", "--num_updates=20", "--eval_interval=20")
 
 
 @pytest.fixture(scope="module")
@@ -187,18 +187,18 @@ def test_stopped_while_it_fits_the_reward(
 ) -> None:
     """The fit goes on where it was, to the same bits."""
     first = command(tmp_path, *FIT, "--workdir=run", "--chunk_updates=1")
-    first.wait_for("reward model (40 labels): 41 of 100 updates")
+    first.wait_for("reward model (40 labels): 200 of 400 updates")
     first.signal(number, whole_session=number == signal.SIGINT)
     status, _, stderr = first.finish(60)
     if number == signal.SIGINT:
         assert status == 130
         assert re.match(r"stopped by SIGINT at update \d+; the same command goes on", stderr)
     saved = checkpoint.updates(tmp_path / "run" / "checkpoints" / "reward-40")
-    assert 30 <= saved[-1] < 100
+    assert 40 <= saved[-1] < 400
     status, lines, _ = command(tmp_path, *FIT, "--workdir=run").finish()
     assert status == 0
-    assert not any(" 1 of 100 updates" in line for line in lines)
-    for kind, update in (("reward-40", 100), ("policy", 20)):
+    assert not any(" 1 of 400 updates" in line for line in lines)
+    for kind, update in (("reward-40", 400), ("policy", 20)):
         digests = {
             checkpoint.read_metadata(run / "checkpoints" / kind, update)["digest"]
             for run in (tmp_path / "run", fitted)

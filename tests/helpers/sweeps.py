@@ -7,6 +7,7 @@ from experiments.runs import files
 from experiments.runs.experiment import Experiment
 from experiments.runs.files import EVALUATED, STOPPED
 from experiments.runs.folder import RunFolder
+from experiments.sweep import read_runs
 from experiments.sweeps import definition, plan
 from experiments.sweeps.definition import Definition, Narrowing, Wanted
 from experiments.sweeps.plan import Grid
@@ -18,13 +19,13 @@ Score = Callable[[Experiment], float | None]
 
 def wanted(name: str, narrowing: Narrowing = Narrowing()) -> list[Wanted]:  # noqa: B008
     """The runs of a definition, wherever their data are."""
-    return definition.expand(definition.read(name), narrowing, NOWHERE)[0]
+    return definition.expand(definition.read(name), narrowing, NOWHERE, read_runs)[0]
 
 
 def of_flags(**flags: object) -> list[Wanted]:
     """The runs of one table of a definition."""
     table = {name: value if isinstance(value, list) else [value] for name, value in flags.items()}
-    return definition.expand(Definition("made", "", (table,)), Narrowing(), NOWHERE)[0]
+    return definition.expand(Definition("made", "", (table,)), Narrowing(), NOWHERE, read_runs)[0]
 
 
 def write(runs: Sequence[Wanted], workdir: Path, score: Score, share: float = 1.0) -> list[Path]:

@@ -65,7 +65,7 @@ def draw_batch(seed: int) -> preference_transformer.Batch:
 
 
 def to_tensor(array: Any) -> Any:
-    return torch.tensor(np.asarray(array, np.float32))
+    return torch.tensor(np.asarray(array, np.float64))  # the rounding compared is ours alone
 
 
 def to_torch(batch: preference_transformer.Batch) -> Any:
@@ -115,7 +115,7 @@ def both(network: Any, params: Any) -> Iterator[tuple[str, Any, Any]]:
 
 def make_learner(attention: bool, network: type = reference.PreferenceTransformer) -> Any:
     """PyTorch's learner with our first parameters, and zeros for what we leave out."""
-    made = network(OBSERVATION_DIM, ACTION_DIM, attention)
+    made = network(OBSERVATION_DIM, ACTION_DIM, attention).double()
     with torch.no_grad():
         for module in made.modules():
             if isinstance(module, torch.nn.Linear):

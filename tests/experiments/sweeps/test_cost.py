@@ -27,9 +27,9 @@ def grid(tmp_path: Path, **flags: object) -> Grid:
 def test_time_on_a_cpu(tmp_path: Path) -> None:
     one = grid(tmp_path, algorithm="appo", num_feedback=[500, 1000])
     found = cost.of_grid(one, RATES, cores=4, is_cpu=True)
-    # Four runs of 10,000 updates; a fit is 300 epochs, of one batch and of two; of 2 x 50 episodes
+    # Four runs of 10,000 updates; a fit is 300 epochs, of one batch and of two; of 3 x 50 episodes
     # for each run the workers' half of the cores is taken from training; three programs.
-    training, evaluating = 4 * 10_000 * 0.02, 4 * 2 * 50 * 0.1 / 2
+    training, evaluating = 4 * 10_000 * 0.02, 4 * 3 * 50 * 0.1 / 2
     fitting = 2 * (300 * 0.1 + 600 * 0.2)
     assert found.seconds == pytest.approx(training + evaluating + fitting + 16)
 
@@ -40,7 +40,7 @@ def test_time_beside_an_accelerator_is_the_slower_one_s(tmp_path: Path) -> None:
     slow = dataclasses.replace(rates, episodes={"sweep-v3": 9.0})
     common = 2 * 300 * 0.1 + 12
     assert cost.of_grid(one, rates, 4, False).seconds == pytest.approx(common + 400)
-    assert cost.of_grid(one, slow, 4, False).seconds == pytest.approx(common + 2 * 2 * 50 * 9)
+    assert cost.of_grid(one, slow, 4, False).seconds == pytest.approx(common + 2 * 3 * 50 * 9)
 
 
 def test_runs_of_the_same_labels_share_a_fit(tmp_path: Path) -> None:
@@ -55,8 +55,34 @@ def test_room_on_the_disk(tmp_path: Path) -> None:
     one = grid(tmp_path, algorithm="oracle")
     rates = dataclasses.replace(RATES, rewards={})
     found = cost.of_grid(one, rates, 4, True).bytes
-    # Two checkpoints for each of two runs, pictures, and metrics of 20 chunks.
-    assert found == 2 * (2 * 2 * MIB + MIB + 20 * 20 * 60)
+    # Two checkpoints for each of two runs, pictures, and metrics of 200 chunks.
+    assert found == 2 * (2 * 2 * MIB + MIB + 200 * 20 * 60)
     collected = grid(tmp_path, algorithm="oracle", dataset="medium-expert", dataset_size=100_000)
     more = cost.of_grid(collected, rates, 4, True).bytes - found
     assert more == 100_000 * (4 * (39 + 4) + 40)
+
+
+@pytest.mark.usefixtures("compiled_quickly")
+def test_rates_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "_SECONDS", 0.01)
+    monkeypatch.setattr(cost, "_timed_episodes", lambda run, num_workers: 0.25)
+    small = {"hidden_dim": 8, "hidden_layers": 1, "batch_size": 8, "num_pairs": 2}
+    model = {"reward_hidden_dim": 8, "reward_hidden_layers": 1, "segment_length": 5}
+    first = grid(tmp_path, algorithm="appo", num_feedback=20, **small, **model)
+    again = grid(tmp_path, algorithm="appo", num_feedback=20, lam=0.1, **small, **model)
+    told: list[str] = []
+    meter = cost.Meter(told.append)
+    rates = meter.rates(first)
+    assert meter.rates(again) == rates
+    assert [line.split(",")[0] for line in told] == [
+        "measured: reward model of 20 labels",
+        "measured: appo",
+        "measured: sweep-v3",
+    ]
+    assert rates.episodes == {"sweep-v3": 0.25}
+    assert 0 < rates.policy.seconds < 0.05
+    assert 0 < rates.rewards[20].seconds < 0.05
+    # Two critics and their targets, V, pi, with Adam's two moments of all but the targets.
+    critic, value, actor = (43 * 8 + 8 + 9), (39 * 8 + 8 + 9), (39 * 8 + 8 + 9 * 8)
+    numbers = 2 * critic * 4 + 3 * (value + actor)
+    assert rates.policy.bytes == pytest.approx(4 * numbers, rel=0.02)

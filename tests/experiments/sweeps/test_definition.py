@@ -7,6 +7,7 @@ import pytest
 
 from appo_jax import registry
 from appo_jax.types import InputError
+from experiments.sweep import read_runs
 from experiments.sweeps import definition
 from experiments.sweeps.definition import Narrowing
 from tests.helpers import sweeps
@@ -80,20 +81,20 @@ def test_narrowed() -> None:
 
 def test_what_is_missing_comes_with_the_command_that_makes_it(tmp_path: Path) -> None:
     found = definition.read("lambda")
-    _, missing = definition.expand(found, Narrowing(), tmp_path)
+    _, missing = definition.expand(found, Narrowing(), tmp_path, read_runs)
     assert [one.what for one in missing][1:2] == ["dial-turn-v3, 900,000 transitions"]
     assert missing[1].command == (
         "python -m experiments.collect --task=dial-turn --dataset=medium-replay --size=900000 "
         f"--data_dir={tmp_path}"
     )
     write_buffers(tmp_path)
-    _, missing = definition.expand(found, Narrowing(), tmp_path)
+    _, missing = definition.expand(found, Narrowing(), tmp_path, read_runs)
     assert len(missing) == 3
     # What is there, but not as it is asked for, isn't missing.
     table = {"algorithm": ["appo"], "task": [TASK], "dataset": ["medium-replay"]}
     wrong = definition.Definition("own", "", ({**table, "dataset_size": [700]},))
     with pytest.raises(InputError, match="--dataset_size=700: expected a multiple of 1000"):
-        definition.expand(wrong, Narrowing(), tmp_path)
+        definition.expand(wrong, Narrowing(), tmp_path, read_runs)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ def test_bad_files_are_named(tmp_path: Path, text: str, expected: str) -> None:
     path = tmp_path / "own.toml"
     path.write_text(text)
     with pytest.raises(InputError, match=expected) as caught:
-        definition.expand(definition.read(str(path)), Narrowing(), tmp_path)
+        definition.expand(definition.read(str(path)), Narrowing(), tmp_path, read_runs)
     assert "own" in str(caught.value)
 
 

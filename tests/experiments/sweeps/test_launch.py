@@ -11,8 +11,8 @@ from experiments.runs.events import Report
 from experiments.sweeps import launch, plan
 from experiments.sweeps.definition import Wanted
 from experiments.sweeps.plan import Grid
-from experiments.sweeps.progress import Progress
 from experiments.terminal.signals import Stopped
+from experiments.terminal.sweep_progress import Progress
 from tests.helpers import sweeps
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from experiments.runs.events import Advanced, Began, Ended, Evaluated, Paused, Told
 from experiments.sweeps import plan
-from experiments.sweeps.progress import Progress
+from experiments.terminal.sweep_progress import Progress
 from tests.helpers import sweeps
 
 
