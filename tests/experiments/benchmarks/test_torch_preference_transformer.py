@@ -28,7 +28,6 @@ TOLERANCE = 1e-5
 # Of the distance that a parameter has moved: Adam's step hardly depends on a gradient's size.
 PARAMETER_TOLERANCE = 1e-3
 torch.set_num_threads(1)
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 both_heads = pytest.mark.parametrize("attention", [True, False])
 
 
