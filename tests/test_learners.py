@@ -22,9 +22,11 @@ from appo_jax import iql, registry, training
 from appo_jax.settings import Field, fields, setting
 from appo_jax.trainable import snapshot
 from appo_jax.types import LabelledPairs, SegmentPairs, Store, View
+from tests.helpers.compilation import quick_compilation
 
 OBSERVATION_DIM, ACTION_DIM, LENGTH, NUM_PAIRS = 4, 2, 3, 6
 NUM_LABELS = 10  # of a reward learner; with one held out, no multiple of a batch
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
 RUNS = 2
 # Whatever of these a config has.
 SMALL = {
@@ -385,6 +387,21 @@ def test_under_map_a_run_is_bit_equal_to_itself_alone(name: str) -> None:
     chex.assert_trees_all_equal(one_row(together, 0), alone)
     first, second = (floating(one_row(together, run)) for run in range(2))
     assert any((one != two).any() for one, two in zip(first, second, strict=True))
+
+
+@pytest.mark.slow
+@for_each_learner
+def test_the_same_with_all_optimisations(name: str) -> None:
+    with quick_compilation(False):
+        jax.clear_caches()
+        together, alone = (trained.__wrapped__(name, runs) for runs in (RUNS, 1))
+        whole, single = (
+            trained.__wrapped__(name, num_updates=updates, chunks=4 // updates)[0]
+            for updates in (2, 1)
+        )
+    jax.clear_caches()
+    chex.assert_trees_all_equal(one_row(together, 0), alone)
+    chex.assert_trees_all_equal(whole, single)
 
 
 @for_each_learner

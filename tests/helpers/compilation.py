@@ -12,13 +12,14 @@ QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 
 
 @contextlib.contextmanager
-def quick_compilation() -> Iterator[None]:
+def quick_compilation(quick: bool = True) -> Iterator[None]:
     """Compile in half the time to slower code, which may round otherwise in the last bit.
 
-    For tests that hold within a tolerance, not for those of equal bits.
+    For tests that hold within a tolerance, and of equal bits where a long check repeats them with
+    all optimisations (not quick).
     """
     before = jax.config.values["jax_disable_most_optimizations"]
-    jax.config.update("jax_disable_most_optimizations", True)
+    jax.config.update("jax_disable_most_optimizations", quick)
     try:
         yield
     finally:

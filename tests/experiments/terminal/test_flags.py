@@ -70,7 +70,7 @@ def test_a_flag_of_another_algorithm(data_dir: Path) -> None:
     with pytest.raises(InputError, match=r"^--lam: a setting of --algorithm=appo, .*, not of"):
         parse(*flags_of_iql, f"--data_dir={data_dir}", "--algorithm=mr", "--lam=1")
     with pytest.raises(
-        InputError, match=r"^--reward_num_epochs: a setting of .*appo and .*mr.*, not of"
+        InputError, match=r"^--reward_num_epochs: a setting of .*appo, .*mr, .*, not of"
     ):
         parse("--task=sweep", "--algorithm=oracle", "--reward_num_epochs=3")
 
