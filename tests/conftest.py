@@ -37,6 +37,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--chaos_kills", type=int, default=20, help="kills of the slow chaos test")
 
 
+# The files that take longest: begun last, one would keep a process busy while the other is idle.
+LONGEST = (
+    *("test_learners", "test_grid", "test_runner", "test_train", "test_planted", "test_policy"),
+    *("test_collect", "test_any_environment", "test_chaos", "test_preference_transformer"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest files."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+
+
 _compiled = pytest.StashKey[Path]()
 
 
