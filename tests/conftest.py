@@ -40,7 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 # The files that take longest: begun last, one would keep a process busy while the other is idle.
 LONGEST = (
     *("test_learners", "test_grid", "test_runner", "test_train", "test_planted", "test_policy"),
-    *("test_collect", "test_any_environment", "test_chaos", "test_preference_transformer"),
+    *("test_collect", "test_any_environment", "test_places", "test_preference_transformer"),
 )
 
 

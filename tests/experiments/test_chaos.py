@@ -31,17 +31,10 @@ STAGES = {  # by the last line seen
 }
 
 
-@pytest.mark.parametrize(
-    "kills",
-    [1, pytest.param(None, marks=[pytest.mark.slow, pytest.mark.timeout(0)])],
-    ids=["one", "many"],
-)
-def test_killed_at_random_moments(
-    tmp_path: Path,
-    pytestconfig: pytest.Config,
-    kills: int | None,
-) -> None:
-    kills = kills or pytestconfig.getoption("chaos_kills")
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_killed_at_random_moments(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    kills = pytestconfig.getoption("chaos_kills")
     began = time.monotonic()
     status, _, stderr = _run(tmp_path / "whole").finish()
     duration = time.monotonic() - began  # with compilation; shorter ones are noticed below

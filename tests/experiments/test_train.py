@@ -225,7 +225,7 @@ def test_a_killed_fit_of_a_transformer_goes_on_to_the_same_bits(
     whole = Command(tmp_path, *flags, "--workdir=whole")
     assert whole.finish()[0] == 0
     first = Command(tmp_path, *flags, "--workdir=run", "--chunk_updates=4")
-    first.wait_for("reward model (40 labels): 50 of 100 updates")
+    first.wait_for("reward model (40 labels): 52 of 100 updates")
     first.signal(signal.SIGKILL, whole_session=False)
     assert first.finish(60)[0] == -signal.SIGKILL
     assert checkpoint.updates(tmp_path / "run" / "checkpoints" / "reward-40")[-1] < 100
@@ -237,6 +237,7 @@ def test_a_killed_fit_of_a_transformer_goes_on_to_the_same_bits(
     assert any(re.match("reward model: right on .* % of .* fresh pairs", line) for line in lines)
 
 
+@pytest.mark.slow
 def test_dppo_tells_what_it_does(data_dir: Path, tmp_path: Path) -> None:
     flags = (*TINY_TRANSFORMER, "--algorithm=dppo", f"--data_dir={data_dir}", "--lam=0.3")
     status, lines, stderr = Command(tmp_path, *flags, "--workdir=run").finish()
