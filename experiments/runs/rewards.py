@@ -24,7 +24,7 @@ from experiments.runs.datasets import warn
 from experiments.runs.events import Report, Told
 from experiments.runs.experiment import Execution, Experiment, difference
 from experiments.runs.folder import RunFolder
-from experiments.runs.groups import Programs, Rows
+from experiments.runs.groups import Rows, TrainingProgram
 from experiments.runs.labels import LabelKey, key_of
 from experiments.runs.loop import Loop, Nobody, Work
 
@@ -156,7 +156,7 @@ class _Fit:
             split="reward",
             owners=tuple(owners),
             names=tuple(f"reward model of {key.dataset}, seed {key.seed}" for key in self._keys),
-            programs=Programs(self._learner, self._config, self._feedback.store, self._rows),
+            program=TrainingProgram(self._learner, self._config, self._feedback.store, self._rows),
             keys=self._rows.fill([batch_key for _, batch_key in both]),
             data=(
                 self._rows.fill(views),

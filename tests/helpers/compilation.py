@@ -29,7 +29,7 @@ def quick_compilation(quick: bool = True) -> Iterator[None]:
 def keep_compiled(folder: Path) -> None:
     """Compile a program once for this process and all that it starts from now on.
 
-    But for small ones: to write one down takes as long, and with thousands of them jaxlib crashed.
+    But for small ones: to write one down takes as long.
     """
     for name, value in {
         "jax_compilation_cache_dir": str(folder),
