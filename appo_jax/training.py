@@ -131,7 +131,18 @@ def spread(mesh: Mesh | None, tree: Any, shared: bool = False) -> Any:
 
 def stack_runs(runs: Sequence[Any]) -> Any:
     """States, views or keys of single runs, made one pytree with a leading runs axis."""
+    return _stacked(*runs)
+
+
+@jax.jit  # one program, not one for each leaf
+def _stacked(*runs: Any) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *runs)
+
+
+@jax.jit
+def take_runs(states: Any, numbers: Any) -> Any:
+    """One run of stacked ones, or, by an array of numbers, several."""
+    return jax.tree.map(lambda leaf: leaf[numbers], states)
 
 
 def over_runs(function: Callable[..., Any], batch_runs: BatchRuns) -> Callable[..., Any]:
