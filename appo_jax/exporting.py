@@ -32,14 +32,15 @@ def write(saved: Saved, folder: Path) -> float:
     OSError when the folder can't be made or is there already.
     """
     try:
-        from safetensors.numpy import save_file
+        from safetensors.numpy import save
     except ImportError as error:
         raise InputError(
             "safetensors isn't installed, expected what `pip install 'appo-jax[export]'` adds"
         ) from error
     layers, tensors = _layers(saved.policy)
     with atomic.new_folder(folder) as partial:
-        save_file(tensors, partial / "policy.safetensors")
+        # Not by its own writer, which lets nobody else read the file.
+        (partial / "policy.safetensors").write_bytes(save(tensors))
         content = json.dumps(_described(saved, layers, tensors), indent=2)
         (partial / "policy.json").write_text(content + "\n")
         error_found = difference(saved.policy, partial)

@@ -16,7 +16,7 @@ from experiments import render
 from experiments.rendering import episodes, graphics, video
 from experiments.rendering.scene import Scene
 from tests.helpers import environments as odd
-from tests.helpers.runs import TASK, TINY, Command
+from tests.helpers.runs import TINY, Command
 from tests.test_policy import save
 
 
@@ -161,7 +161,7 @@ def test_meta_world_in_a_process(data_dir: Path, tmp_path: Path) -> None:
     assert len(images) == 6
     assert all(near(image, video.GOAL) for image in images)
     assert np.abs(images[0].astype(int) - images[-1]).mean() > 0.5
-    (labels,) = (run / "preferences").glob(f"{TASK}*.jsonl")
+    labels = run / "preferences.jsonl"
     flags = (f"--labels={labels}", "--pair=3", f"--data_dir={data_dir}", "--width=160")
     status, lines, stderr = Command(tmp_path, *flags, "--height=120", name="render").finish()
     assert (status, stderr) == (0, "")
