@@ -246,6 +246,27 @@ def load(
     return _checked(str(path), pairs, dataset, segment_length, on_bad_label, header.get("seed"))
 
 
+def about(path: Path) -> tuple[str, int]:
+    """The id of the data set that a file's labels are of, and the length of its segments.
+
+    Raises InputError for a file that can't be read, and one that doesn't say.
+    """
+    lines = _read_lines(path)
+    id = _parse(lines[0], f"{path} line 1").get("dataset")
+    if not isinstance(id, str):
+        raise InputError(
+            f"{path} line 1: header field 'dataset' is {_shown(id)}, expected the id of a data set"
+        )
+    for where, line in _numbered(path, lines):
+        length = _parse(line, where).get("length")
+        if type(length) is not int or length < 1:
+            raise InputError(
+                f"{where}: length {_shown(length)}, expected a whole number of steps from 1"
+            )
+        return id, length
+    raise InputError(f"{path}: no labels, expected at least one")
+
+
 def count_labels(path: Path, on_bad_label: OnBadLabel = "refuse") -> int:
     """How many labels a file claims to hold. Raises InputError if it can't be read."""
     lines = _numbered(path, _read_lines(path))
