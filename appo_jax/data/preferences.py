@@ -28,6 +28,8 @@ from appo_jax.types import InputError, LabelledPairs
 FORMAT, VERSION = "appo-preferences", 1
 OnBadLabel: TypeAlias = Literal["refuse", "drop"]
 
+_DRAWN = 1024  # pairs drawn at a time
+
 
 @dataclasses.dataclass(frozen=True)
 class Preferences:
@@ -105,11 +107,10 @@ def scripted(
             f"data set {dataset.id}: {len(segment_rows)} segment of length {segment_length}, "
             "expected at least two to compare"
         )
+    indices = jnp.arange(-(-num_feedback // _DRAWN) * _DRAWN)  # few lengths, each a program
     segments, flips, shifts = (
-        np.asarray(array)
-        for array in _draw_pairs(
-            purpose_key(seed, purpose), jnp.arange(num_feedback), len(segment_rows)
-        )
+        np.asarray(array)[:num_feedback]
+        for array in _draw_pairs(purpose_key(seed, purpose), indices, len(segment_rows))
     )
     rows = segment_rows[segments]
     steps = dataset.rewards[rows[..., None] + np.arange(segment_length)]

@@ -30,7 +30,7 @@ from experiments.runs.experiment import (
     named_settings,
 )
 from experiments.runs.folder import RunFolder
-from experiments.runs.groups import Programs, Rows, fitting_size, settled_size
+from experiments.runs.groups import Rows, TrainingProgram, fitting_size, settled_size
 from experiments.runs.labels import key_of
 from experiments.runs.loop import Loop, Work
 from experiments.runs.results import RunResult
@@ -149,7 +149,7 @@ class _Policies:
         self._dims = (store.observations.shape[1], store.actions.shape[1])
         self._scales = [environment.spaces(run.env_name).actions for run in runs]
         self._keys = [purpose_key(run.seed, Purpose.BATCHES) for run in runs]
-        self._programs: tuple[int, Rows, Programs] | None = None
+        self._compiled: tuple[Rows, TrainingProgram] | None = None
         all_settings = [named_settings(run.resolved()) for run in runs]
         names = differing(all_settings) or ["env_name", "seed"]
         self._names = [
@@ -159,25 +159,26 @@ class _Policies:
     def train(self, came: Sequence[signal.Signals], started: float) -> None:
         """Raises Stopped after a signal, Diverged when no run is left with finite numbers."""
         size = self._group_size()
-        rows, programs = self._programs_of(size)
+        rows, program = self._program_of(size)
         last_words: list[str] = []
         for first in range(0, len(self._runs), size):
             group = range(first, min(first + size, len(self._runs)))
             if len(group) < len(self._runs):
                 last = group.stop - 1
                 self._report(Told(f"runs {first} to {last} of {len(self._runs)}"))
-            last_words += self._train_group(group, rows, programs, came, started)
+            last_words += self._train_group(group, rows, program, came, started)
             started = time.monotonic()
         stopped = [self._folder.metrics.stopped_at(run) for run in range(len(self._runs))]
         if last_words and None not in stopped:
             raise Diverged(last_words[-1])
 
-    def _programs_of(self, size: int) -> tuple[Rows, Programs]:
-        """Of groups of so many runs; those whose memory was measured are compiled already."""
-        if self._programs is None or self._programs[0] != size:
-            rows = Rows.of(size, self._batch_runs, self._mesh)
-            self._programs = size, rows, Programs(self._learner, self._config, self._store, rows)
-        return self._programs[1:]
+    def _program_of(self, size: int) -> tuple[Rows, TrainingProgram]:
+        """Of groups of so many runs; one whose memory was measured is compiled already."""
+        rows = Rows.of(size, self._batch_runs, self._mesh)
+        if self._compiled is None or self._compiled[0] != rows:
+            program = TrainingProgram(self._learner, self._config, self._store, rows)
+            self._compiled = rows, program
+        return self._compiled
 
     def _group_size(self) -> int:
         wanted, before = self._execution.runs_per_group, self._folder.group_size()
@@ -193,13 +194,9 @@ class _Policies:
         """Bytes that a chunk of so many runs needs."""
         if size == 1:
             return 0  # there is no smaller group
-        (rows, programs), run = self._programs_of(size), self._runs[0]
-        chunk = rows.chunk_updates(self._execution.chunk_updates)
-        longest = min(chunk, run.eval_interval, run.num_updates)
-        states = rows.fill([self._init(run)])
-        return programs.memory(
-            longest, states, rows.fill(self._keys[:1]), (rows.fill(self._views[:1]),)
-        )
+        rows, program = self._program_of(size)
+        states = rows.fill([self._init(self._runs[0])])
+        return program.memory(states, rows.fill(self._keys[:1]), (rows.fill(self._views[:1]),))
 
     def _init(self, run: Experiment) -> Any:
         """The state of a run before its first update."""
@@ -215,7 +212,7 @@ class _Policies:
         self,
         group: range,
         rows: Rows,
-        programs: Programs,
+        program: TrainingProgram,
         came: Sequence[signal.Signals],
         started: float,
     ) -> list[str]:
@@ -227,7 +224,7 @@ class _Policies:
             split="train",
             owners=tuple((number,) for number in group),
             names=tuple(self._names[number] for number in group),
-            programs=programs,
+            program=program,
             keys=rows.fill([self._keys[number] for number in group]),
             data=(rows.fill([self._views[number] for number in group]),),
             num_updates=first.num_updates,
