@@ -1,4 +1,4 @@
-"""Import data and labels of others: `python -m experiments.import_data --format=ipl --source=x.npz`.
+"""Import files of others: `python -m experiments.import_data --format=ipl --source=pairs.npz`.
 
 Trajectories become a Minari data set in --data_dir, labels a JSON Lines file, which
 `experiments.train` takes as --dataset and --preferences. Nothing is written unless all of it is in
