@@ -111,17 +111,26 @@ def sample(
         batch_size=min(config.batch_size, num_pairs),
     )
     indices, weights = jax.vmap(draw)(keys)
-    steps, is_step = jnp.arange(pairs.length), None
-    if pairs.lengths is not None:
-        is_step = steps < pairs.lengths[indices][..., None]
-        steps = jnp.where(is_step, steps, 0)  # behind its end lie other episodes, or nothing
-    rows = pairs.rows[indices][..., None] + steps
+    inputs, is_step = inputs_of(store, jax.tree.map(lambda leaf: leaf[indices], pairs))
     return Batch(
-        inputs=state_action(store.observations[rows], store.actions[rows]),
+        inputs=inputs,
         labels=pairs.labels[indices],
         weights=weights,
         is_step=is_step,
     )
+
+
+def inputs_of(store: Store, pairs: LabelledPairs) -> tuple[jax.Array, jax.Array | None]:
+    """What the members see of labelled pairs, `[..., 2, length, observation_dim + action_dim]`.
+
+    Beside it, `[..., 2, length]`, whether there is such a step, or None where all are as long.
+    """
+    steps, is_step = jnp.arange(pairs.length), None
+    if pairs.lengths is not None:
+        is_step = steps < pairs.lengths[..., None]
+        steps = jnp.where(is_step, steps, 0)  # behind its end lie other episodes, or nothing
+    rows = pairs.rows[..., None] + steps
+    return state_action(store.observations[rows], store.actions[rows]), is_step
 
 
 @functools.partial(jax.jit, static_argnames="config")
@@ -157,8 +166,15 @@ def update_step(config: Config, state: TrainState, batch: Batch) -> tuple[TrainS
 def score(config: Config, state: TrainState, segments: SegmentPairs) -> jax.Array:
     """What the labels compare: the sum of a segment's steps, `[pairs, 2]`, of the members' mean."""
     inputs = state_action(segments.observations[:, :, :-1], segments.actions)
+    return scores_of(config, state, inputs)
+
+
+def scores_of(
+    config: Config, state: TrainState, inputs: jax.Array, is_step: jax.Array | None = None
+) -> jax.Array:
+    """The same of what `inputs_of` gives, `[..., 2]`."""
     outputs = forward_ensemble(_network(config), state.members.params, inputs)
-    return jnp.tanh(outputs[..., 0]).mean(axis=0).sum(axis=-1)
+    return jnp.tanh(outputs[..., 0]).mean(axis=0).sum(axis=-1, where=is_step)
 
 
 def relabel(

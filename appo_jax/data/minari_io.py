@@ -19,13 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from appo_jax.data import atomic
+from appo_jax.data import atomic, hdf5
 from appo_jax.data.dataset import Dataset, Episode, from_episodes
 from appo_jax.types import InputError
 
 _KEY = "appo_jax"
 _MAX_LISTED = 10
-_MAX_COMPRESSION = 1032  # of deflate; Minari's arrays aren't compressed
 
 
 def folder(dataset_id: str, data_dir: str | os.PathLike[str] | None = None) -> Path:
@@ -223,17 +222,9 @@ def _check_sizes(data: Path, name: str) -> None:
             "a step or more for each episode"
         )
 
-    def check(key: str, stored: Any) -> None:
-        held = stored.id.get_storage_size() if isinstance(stored, h5py.Dataset) else None
-        if held is not None and stored.nbytes > _MAX_COMPRESSION * held:
-            raise InputError(
-                f"{name}: array {key} has shape {stored.shape}, but the file holds {held} bytes of "
-                "it, expected all"
-            )
-
     if metadata["data_format"] == "hdf5":
         with h5py.File(data / "main_data.hdf5") as file:
-            file.visititems(check)
+            hdf5.check_sizes(file, name)
 
 
 def _check_spaces(stored: Any, name: str) -> None:

@@ -79,9 +79,9 @@ def _carry_out(
     with signals.noted() as came:
         found = rewards.rewards_of(feedback, folder, execution, report, came)
         store, own_views = rewards.into_store(runs, store, views, found)
-        if not any(
-            labels.has_other_lengths(own, runs[0].segment_length) for own in found_labels.values()
-        ):  # else the policies of this algorithm don't read them
+        length = runs[0].segment_length
+        if not any(labels.has_other_lengths(own, length) for own in found_labels.values()):
+            # Else the policies of this algorithm don't read them.
             store, own_views = datasets_on_device.with_pairs(
                 store, own_views, [pairs[key_of(run)] for run in runs]
             )
