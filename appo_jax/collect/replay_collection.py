@@ -174,6 +174,11 @@ class Collection:
             "packages": {**environment.family(self.recipe.env_name).versions(), **_versions()},
             "sources": {f"agent {agent}": _outcome(found) for agent, found in enumerate(own)},
             "curves": [self.curve(agent) for agent in range(self.recipe.num_agents)],
+            "episode_seeds": [
+                self._episode_seed(agent, number)
+                for agent, found in enumerate(own)
+                for number in range(len(found))
+            ],
         }
         if self.recipe.env_name in meta_world.TASKS:
             metadata |= {
@@ -277,10 +282,13 @@ class Collection:
         )
 
     def _begin_episode(self, agent: int) -> np.ndarray:
-        draw = _generator(self._seeds[agent], _Draw.EPISODES, self._num_ended(agent))
-        observation = self._steppers.reset(agent, int(draw.integers(2**31)))
+        observation = self._steppers.reset(agent, self._episode_seed(agent, self._num_ended(agent)))
         self._check(agent, observation)
         return observation
+
+    def _episode_seed(self, agent: int, number: int) -> int:
+        draw = _generator(self._seeds[agent], _Draw.EPISODES, number)
+        return int(draw.integers(2**31))
 
     def _check(
         self, agent: int, observation: np.ndarray, reward: float = 0.0, steps: int = 0

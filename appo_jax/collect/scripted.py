@@ -98,6 +98,7 @@ def collect(
         "seed": seed,
         "packages": packages,
         "sources": _success_by_source(plans, episodes),
+        "episode_seeds": [plan.main_seed for plan in plans],
     }
     id = environment.dataset_id(name, RECIPE, num_transitions, seed)
     return from_episodes(episodes, id, metadata)

@@ -29,6 +29,7 @@ TIE_THRESHOLD = 12.5  # of the paper's teacher: half a point of reward for each 
 MAX_REWARD = 10.0  # of one step, by reward function v2
 REWARD_FUNCTION_VERSION = "v2"
 VERSION = "v3"
+_MAX_DRAWS = 12  # of vectors in one reset, which makes the scene twice; more: all are rejected
 
 # Written out so that a name is checked, and a task drawn, without importing a simulator; the order
 # is part of the medium-expert recipe (it decides which task a seed draws).
@@ -123,6 +124,35 @@ def reseed(env: gymnasium.Env, seed: int) -> None:
     `env.reset(seed=...)` can't do that: Meta-World ignores the argument.
     """
     env.unwrapped.seed(seed)  # type: ignore[attr-defined]
+
+
+def reset_space(env: gymnasium.Env) -> tuple[np.ndarray, np.ndarray]:
+    """Lowest and highest vectors that a reset of the task draws, `[numbers]`."""
+    space: Any = env.unwrapped._random_reset_space  # type: ignore[attr-defined]
+    return np.asarray(space.low, np.float64), np.asarray(space.high, np.float64)
+
+
+def reset_to(env: gymnasium.Env, vector: np.ndarray) -> None:
+    """Begin the episode whose reset drew `vector`, `[numbers]`.
+
+    Raises InputError for a vector that the task rejects: it asks for another one, again and again.
+    """
+    asked = 0
+
+    def draw() -> np.ndarray:
+        nonlocal asked
+        asked += 1
+        if asked > _MAX_DRAWS:
+            raise InputError(f"reset vector {vector} isn't one of the task's, expected its own")
+        unwrapped._last_rand_vec = vector.copy()
+        return vector.copy()
+
+    unwrapped: Any = env.unwrapped
+    unwrapped._get_state_rand_vec = draw
+    try:
+        env.reset()
+    finally:
+        del unwrapped._get_state_rand_vec
 
 
 def _touching_object(env: Any, geom: int) -> bool:

@@ -35,6 +35,7 @@ from experiments.runs.labels import key_of
 from experiments.runs.loop import Loop, Work
 from experiments.runs.results import RunResult
 from experiments.terminal import signals
+from experiments.tracking.following import following
 
 
 def run(
@@ -51,40 +52,50 @@ def run(
     with files.locked(execution.workdir):
         folder = RunFolder(runs, execution)
         _refuse_fewer_updates(runs, folder)
-        done = results.of_folder(folder.path, folder.config, folder.metrics)
-        if _is_finished(done, folder):
+        with following(execution.track, runs, folder.metrics, folder.path, report):
+            done = results.of_folder(folder.path, folder.config, folder.metrics)
+            if not _is_finished(done, folder):
+                return _carry_out(runs, folder, execution, report)
             if not results.is_summary(folder.path / "summary.json", done):
                 _write_results(runs, folder)
             report(Told(f"this run is finished; its results lie in {folder.path}"))
             return done
-        started = time.monotonic()
-        data = datasets.obtain_all(runs, folder, execution, report)
-        folder.write()
-        found_labels = labels.obtain_all(runs, execution, data, report)
-        normalisers = {name: dataset.normaliser() for name, dataset in data.items()}
-        store, views = _on_device(runs, data)
-        pairs = {
-            key: own.to_device(data[key.dataset], int(views[key.dataset].first_row))
-            for key, own in found_labels.items()
-        }
-        feedback = rewards.Feedback(runs, data, found_labels, pairs, store, views)
-        with signals.noted() as came:
-            found = rewards.rewards_of(feedback, folder, execution, report, came)
-            store, own_views = rewards.into_store(runs, store, views, found)
+
+
+def _carry_out(
+    runs: Sequence[Experiment], folder: RunFolder, execution: Execution, report: Report
+) -> list[RunResult]:
+    started = time.monotonic()
+    data = datasets.obtain_all(runs, folder, execution, report)
+    folder.write()
+    found_labels = labels.obtain_all(runs, execution, data, report)
+    normalisers = {name: dataset.normaliser() for name, dataset in data.items()}
+    store, views = _on_device(runs, data)
+    pairs = {
+        key: own.to_device(data[key.dataset], int(views[key.dataset].first_row))
+        for key, own in found_labels.items()
+    }
+    feedback = rewards.Feedback(runs, data, found_labels, pairs, store, views)
+    with signals.noted() as came:
+        found = rewards.rewards_of(feedback, folder, execution, report, came)
+        store, own_views = rewards.into_store(runs, store, views, found)
+        if not any(
+            labels.has_other_lengths(own, runs[0].segment_length) for own in found_labels.values()
+        ):  # else the policies of this algorithm don't read them
             store, own_views = datasets_on_device.with_pairs(
                 store, own_views, [pairs[key_of(run)] for run in runs]
             )
-            with workers.pool(execution.num_workers) as pool:
-                try:
-                    own_normalisers = [normalisers[run.dataset.id] for run in runs]
-                    _Policies(
-                        runs, folder, execution, report, store, own_views, own_normalisers, pool
-                    ).train(came, started)
-                except BaseException:
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    raise
-        with signals.held():
-            return _write_results(runs, folder)
+        with workers.pool(execution.num_workers) as pool:
+            try:
+                own_normalisers = [normalisers[run.dataset.id] for run in runs]
+                _Policies(
+                    runs, folder, execution, report, store, own_views, own_normalisers, pool
+                ).train(came, started)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+    with signals.held():
+        return _write_results(runs, folder)
 
 
 def _refuse_fewer_updates(runs: Sequence[Experiment], folder: RunFolder) -> None:

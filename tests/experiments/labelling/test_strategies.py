@@ -1,0 +1,106 @@
+"""Which pairs are asked about."""
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from appo_jax.types import InputError
+from experiments.labelling.records import Segment, Segments, unordered
+from experiments.labelling.strategies import (
+    Changing,
+    FromFile,
+    Random,
+    Ranked,
+    Segmented,
+    Waiting,
+)
+from tests.helpers.labelling import LENGTH, walks
+
+
+def test_random_pairs_follow_from_the_seed_and_cover_the_segments() -> None:
+    segmented = Segmented(walks(), LENGTH)
+    asked: list[Segments] = []
+    for _ in range(200):
+        asked.append(Random(segmented, 3).propose(asked, {}))
+    assert Random(segmented, 3).propose(asked[:50], {}) == asked[50]
+    assert Random(segmented, 4).propose(asked[:50], {}) != asked[50]
+    assert len({unordered(pair) for pair in asked}) == 200
+    found = {segment for pair in asked for segment in pair}
+    assert {segment.episode for segment in found} == set(range(6))
+    assert (min(s.start for s in found), max(s.start for s in found)) == (0, 35)
+    assert [segmented.row(segment) for segment in asked[0]] == [
+        41 * segment.episode + segment.start for segment in asked[0]
+    ]
+
+
+def test_changing_takes_the_pair_of_ten_whose_columns_change_most() -> None:
+    data = walks()
+    data.observations[:, 0] = 7.0  # a column that never changes counts nothing
+    segmented = Segmented(data, LENGTH)
+    strategy = Changing(segmented, 0, slice(0, 2))
+    first, second = strategy.propose([], {})
+    draw = np.random.default_rng([0, 0])
+    pairs = [segmented.draw(draw) for _ in range(10)]
+    spreads = [
+        sum(np.ptp(data.observations[row : row + LENGTH + 1, 1]) for row in pair) for pair in pairs
+    ]
+    assert segmented.pair(pairs[int(np.argmax(spreads))]) == (first, second)
+
+
+def test_ranked_lists_sort_and_imply_what_was_not_asked() -> None:
+    segmented = Segmented(walks(), LENGTH)
+    strategy = Ranked(segmented, 0)
+
+    def worth(segment: Segment) -> int:
+        return (segment.episode * 7 + segment.start) // 4  # some are equal
+
+    asked: list[Segments] = []
+    answers: dict[Segments, float | None] = {}
+    for number in range(150):
+        asked.append(strategy.propose(asked, answers))
+        first, second = unordered(asked[-1])
+        difference = worth(second) - worth(first)
+        # One is skipped now and then.
+        answers[first, second] = None if number % 40 == 39 else (np.sign(difference) + 1) / 2
+    assert len({unordered(pair) for pair in asked}) == 150
+    implied = strategy.implied(answers)
+    assert len(implied) > 300
+    for (first, second), label in implied.items():
+        assert first < second
+        assert label == (np.sign(worth(second) - worth(first)) + 1) / 2
+    assert {0.0, 0.5, 1.0} == set(implied.values())
+
+
+def test_ranked_waits_only_where_all_lists_do() -> None:
+    strategy = Ranked(Segmented(walks(), LENGTH), 0)
+    asked: list[Segments] = []
+    for _ in range(2):
+        asked.append(strategy.propose(asked, {}))
+    assert asked[0] != asked[1]
+    with pytest.raises(Waiting):
+        strategy.propose(asked, {})
+    assert strategy.propose(asked, {unordered(asked[1]): 1.0}) not in asked
+
+
+def test_pairs_of_a_file(tmp_path: Path) -> None:
+    path, data = tmp_path / "pairs.jsonl", walks()
+    header = {"format": "appo-preferences", "version": 1, "dataset": data.id, "seed": None}
+    fields = ("episode_0", "start_0", "episode_1", "start_1")
+    wanted = [(0, 1, 2, 3), (5, 35, 0, 0)]
+    lines = [header, *(dict(zip(fields, one, strict=True)) for one in wanted)]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    strategy = FromFile(path, data, LENGTH)
+    assert strategy.limit == 2
+    assert [tuple(itertools.chain(*strategy.propose([None] * n, {}))) for n in (0, 1)] == wanted
+    path.write_text(json.dumps({**lines[1], "start_1": 36}))
+    with pytest.raises(InputError, match=r"pairs.jsonl: .* start_1 36 .* leaves episode 2"):
+        FromFile(path, data, LENGTH)
+    path.write_text(json.dumps({"episode_0": 1}))
+    with pytest.raises(InputError, match=r'pairs.jsonl: \{"episode_0": 1\}, expected episode_0'):
+        FromFile(path, data, LENGTH)
+    path.write_text(json.dumps(header))
+    with pytest.raises(InputError, match="no pairs, expected lines"):
+        FromFile(path, data, LENGTH)

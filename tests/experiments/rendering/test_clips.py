@@ -1,0 +1,159 @@
+"""Where the frames of a clip come from, and that they are what was stored."""
+
+import io
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from appo_jax.types import InputError
+from experiments.rendering import lines
+from experiments.rendering.clips import Clips, Stored
+from experiments.rendering.scene import fitted
+
+# In a process of its own, which MUJOCO_GL is set for: the tests' own has no graphics library.
+LOOK = """
+import dataclasses, io, sys
+import numpy as np
+from PIL import Image
+from appo_jax.types import InputError
+from experiments.rendering import graphics
+try:
+    graphics.set_for_this_process()
+except InputError as error:
+    print(error); sys.exit(77)
+from appo_jax.collect import scripted
+from appo_jax.envs import environment
+from experiments.rendering.clips import Clips, Stored, _Broken
+from experiments.rendering.scene import Scene
+
+def frame(clip, number):
+    sheet = np.asarray(Image.open(io.BytesIO(clip.sheet))).astype(int)
+    down, across = number // clip.columns * clip.height, number % clip.columns * clip.width
+    return sheet[down : down + clip.height, across : across + clip.width]
+
+def meta_world_episode(task, steps=40):
+    plan = next(p for p in scripted.plan_episodes(task, 12, 3) if p.source == "expert")
+    own = scripted.run_episode(plan, *scripted.environments(plan), scripted._policy(task), steps)
+    return plan.main_seed, own
+"""
+
+
+def looked(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK + textwrap.dedent(code)], capture_output=True, text=True
+    )
+    if done.returncode == 77:
+        pytest.skip(done.stdout.strip())
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_sweep_is_replayed_to_the_bit_and_a_changed_action_is_noticed() -> None:
+    looked("""
+    seed, own = meta_world_episode("sweep-v3")
+    stored = Stored(0, 30, own.observations, own.actions, seed)
+    scene = Scene("sweep-v3", 160, 120)
+    clips = Clips(scene, 160, 120)
+    clip = clips.make(stored, 0)
+    assert (clip.source, clip.frames, clip.columns) == ("re-simulated", 11, 4)
+    assert len(clip.points["hand"]) == len(clip.points["object"]) == 11
+    assert len(clip.points["goal"]) == 24
+    ring = np.mean(clip.points["goal"], axis=0)
+    assert 0 < ring[0] < 160 and 0 < ring[1] < 120, ring
+
+    changed = own.actions.copy()
+    changed[3, 0] = np.nextafter(changed[3, 0], 0, dtype=np.float32) - np.float32(0.01)
+    other = clips.make(dataclasses.replace(stored, actions=changed), 0)
+    assert other.source != "re-simulated", other.source
+
+    # Without the seed: the reset is found, and what is drawn is the same.
+    found = clips.make(dataclasses.replace(stored, seed=None), 0)
+    assert found.source == "re-simulated, reset recovered"
+    assert np.abs(frame(found, 10) - frame(clip, 10)).mean() < 0.5
+    assert np.abs(frame(clip, 0) - frame(clip, 10)).mean() > 0.3  # it moves
+
+    # Neither seed nor reset: from the observations alone.
+    clips._vectors[0] = None
+    led = clips.make(dataclasses.replace(stored, seed=None), 0)
+    assert led.source == "approximated"
+    assert np.abs(frame(led, 10) - frame(clip, 10)).mean() < 8
+
+    # The arm hangs from above: what is as red as it lies in the upper half, whatever the camera.
+    for view, name in enumerate(scene.views):
+        if name in ("overview", "corner2"):
+            picture = frame(clips.make(stored, view), 5)
+            red = picture[..., 0] - picture[..., 1:].mean(axis=-1)
+            assert (red[:60] > 80).sum() > (red[60:] > 80).sum(), name
+    scene.close()
+    """)
+
+
+def test_hopper_is_replayed_to_the_bit_or_put_into_its_observations() -> None:
+    looked("""
+    hopper = environment.Environment("Hopper-v5")
+    draw, seen, acted = np.random.default_rng(0), [hopper.reset(5)], []
+    for _ in range(12):
+        acted.append(draw.uniform(-1, 1, 3).astype(np.float32))
+        seen.append(hopper.step(acted[-1]).observation)
+    stored = Stored(0, 4, np.stack(seen), np.stack(acted), 5)
+    scene = Scene("Hopper-v5", 96, 96)
+    clips = Clips(scene, 96, 96)
+    clip = clips.make(stored, 0)
+    assert (clip.source, clip.frames, scene.views[0]) == ("re-simulated", 9, "track")
+    put = clips.make(dataclasses.replace(stored, seed=6), 0)
+    assert put.source == "approximated"
+    assert np.abs(frame(put, 8) - frame(clip, 8)).mean() < 15
+    scene.close()
+    """)
+
+
+def test_frames_of_a_folder(tmp_path: Path) -> None:
+    stored = Stored(
+        3, 2, np.zeros((6, 2), np.float32), np.zeros((5, 1), np.float32), None, tmp_path
+    )
+    clips = Clips(None, 160, 120)
+    assert clips.make(stored, 0).source == "lines"  # no such file
+    frames = np.zeros((6, 30, 40, 3), np.uint8)
+    frames[:] = 40 * np.arange(6)[:, None, None, None]
+    np.save(tmp_path / "3.npy", frames)
+    clip = clips.make(stored, 0)
+    assert (clip.source, clip.frames, clip.columns) == ("frames", 4, 2)
+    sheet = np.asarray(Image.open(io.BytesIO(clip.sheet)))
+    corners = [sheet[y, x, 0].item() for y in (9, 129) for x in (9, 199)]
+    assert corners == [80, 120, 160, 200]
+    for wrong in (frames[:5], frames.astype(float), frames[..., 0]):
+        np.save(tmp_path / "3.npy", wrong)
+        with pytest.raises(InputError, match=r"3.npy: holds .* expected uint8 \[steps \+ 1"):
+            clips.make(stored, 0)
+    (tmp_path / "3.npy").write_bytes(b"\x80\x04N.")  # a pickle
+    with pytest.raises(InputError, match=r"3.npy: can't be read"):
+        clips.make(stored, 0)
+
+
+def test_lines_mark_each_step() -> None:
+    draw = np.random.default_rng(0)
+    for dim, places in ((7, {}), (39, {"hand": slice(0, 3), "object": slice(4, 7)})):
+        observations, actions = draw.normal(size=(6, dim)), draw.normal(size=(5, 2))
+        frames = lines.draw(observations, actions, 160, 120, places)
+        assert [frame.shape for frame in frames] == [(120, 160, 3)] * 6
+        assert all((a != b).any() for a, b in zip(frames, frames[1:], strict=False))
+    still = lines.draw(np.zeros((2, 3)), np.zeros((1, 1)), 160, 120, {})
+    assert len(still) == 2
+
+
+def test_a_picture_of_another_size_is_fitted_into_the_frame() -> None:
+    white = np.full((50, 100, 3), 255, np.uint8)
+    for size, covered in (((40, 40), 0.5), ((200, 200), 0.5), ((100, 50), 1.0)):
+        found = fitted(white, *size)
+        assert found.shape == (size[1], size[0], 3)
+        assert (found > 127).mean() == pytest.approx(covered, abs=0.03)
+
+
+def test_a_clip_that_no_browser_takes_is_refused() -> None:
+    with pytest.raises(InputError, match=r"2000 frames of 480x360 are too many"):
+        Clips(None, 480, 360)._clip("lines", [np.zeros((0, 0, 3), np.uint8)] * 2000, {})
