@@ -24,6 +24,8 @@ exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = project
 html_copy_source = False
+html_static_path = ["static"]
+html_css_files = ["math.css"]
 html_theme_options = {"navigation_with_keys": True}
 html_math_renderer = "mathml"
 

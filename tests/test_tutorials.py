@@ -1,4 +1,4 @@
-"""The tutorials, carried out as they stand, and nothing in them that isn't."""
+"""The tutorials and the page on adding parts, carried out as they stand."""
 
 from pathlib import Path
 
@@ -7,7 +7,8 @@ import pytest
 from tests.helpers.pages import FULL_SIZE, ROOT, blocks, carry_out
 
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
-each_tutorial = pytest.mark.parametrize("page", TUTORIALS, ids=[page.stem for page in TUTORIALS])
+PAGES = [*TUTORIALS, ROOT / "docs" / "adding_other_parts.md"]
+each_page = pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
 
 
 @pytest.fixture
@@ -23,14 +24,14 @@ def all_but_full_size(page: Path) -> list[str]:
 
 
 @pytest.mark.usefixtures("folder", "compiled_quickly")
-@each_tutorial
+@each_page
 def test_in_this_process(page: Path) -> None:
     assert carry_out(page) == all_but_full_size(page)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("folder")
-@each_tutorial
+@each_page
 def test_as_it_is_typed(page: Path) -> None:
     assert carry_out(page, as_processes=True) == all_but_full_size(page)
 
@@ -39,7 +40,11 @@ def test_every_tutorial_shows_the_full_size() -> None:
     assert len(TUTORIALS) == 3
     for page in TUTORIALS:
         assert any(block.caption.startswith(FULL_SIZE) for block in blocks(page)), page
-        assert page.read_text().count("\n```") == 2 * len(blocks(page)), page
+
+
+@each_page
+def test_no_block_is_passed_over(page: Path) -> None:
+    assert page.read_text().count("\n```") == 2 * len(blocks(page))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 What a block is, readers see as well: `python` is run, all blocks of a page in one program; `bash`
 are commands of ours, a line each; a block whose caption is a file's name is that file; `text` is
 what the block before it prints, where `...` stands for anything. What has a caption that begins
-with `Full size` takes long, and isn't run.
+with `Full size` takes long: of its commands only the flags are read.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,10 @@ def carry_out(page: Path, as_processes: bool = False) -> list[str]:
     names: dict[str, Any] = {"__name__": "__main__"}
     ran, printed = [], ""
     for block in blocks(page):
+        lines = block.text.replace("\\\n", " ").splitlines()
         if block.caption.startswith(FULL_SIZE):
+            for line in lines:
+                _parsed(shlex.split(line))
             continue
         if block.caption:
             Path(block.caption).write_text(block.text)
@@ -74,7 +78,6 @@ def carry_out(page: Path, as_processes: bool = False) -> list[str]:
                 exec(compile(block.text, block.where, "exec"), names)
             printed = stream.getvalue()
         elif block.language == "bash":
-            lines = block.text.replace("\\\n", " ").splitlines()
             run = _process if as_processes else _call
             printed = "".join(run(shlex.split(line)) for line in lines)
         elif block.language == "text":
@@ -96,13 +99,19 @@ def _process(words: list[str]) -> str:
 
 
 def _call(words: list[str]) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as stream, contextlib.suppress(SystemExit):
+        main, values = _parsed(words)
+        main(values)
+    return stream.getvalue()
+
+
+def _parsed(words: list[str]) -> tuple[Callable[[flags.FlagValues], None], flags.FlagValues]:
+    """The function of a command, and its flags."""
     assert words[:2] == ["python", "-m"], words
     for name, loaded in list(sys.modules.items()):  # a process would read the page's files anew
         if Path(getattr(loaded, "__file__", None) or "/").parent == Path.cwd():
             del sys.modules[name]
     module, values = importlib.import_module(words[2]), flags.FlagValues()
-    with contextlib.redirect_stdout(io.StringIO()) as stream, contextlib.suppress(SystemExit):
-        module.define_flags(values, words[2:])
-        cli.parse_flags(values, words[2:])
-        module.main(values)
-    return stream.getvalue()
+    module.define_flags(values, words[2:])
+    cli.parse_flags(values, words[2:])
+    return module.main, values
