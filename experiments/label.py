@@ -21,6 +21,7 @@ from appo_jax.envs import environment, meta_world, origin
 from appo_jax.settings import MAX_INT, Settings, setting
 from appo_jax.types import InputError
 from experiments.labelling import server, strategies
+from experiments.labelling.disagreement import Disagreement
 from experiments.labelling.session import Plan, Session, opened
 from experiments.labelling.strategies import Segmented, Strategy
 from experiments.rendering.worker import Look, Renderer, check_frames
@@ -125,14 +126,15 @@ def obtain(values: flags.FlagValues, source: Source) -> tuple[Dataset, str | Non
     return dataset, name
 
 
-def strategy_of(options: Options, dataset: Dataset, env_name: str | None) -> Strategy:
+def strategy_of(options: Options, dataset: Dataset) -> Strategy:
     """How pairs are found. Raises InputError for a name that is none, and a file that isn't one."""
     segmented = Segmented(dataset, options.segment_length)
-    is_meta_world = env_name is not None and meta_world.is_task(env_name)
-    columns = strategies.OBJECT_COLUMNS if is_meta_world else slice(None)
     named: dict[str, Callable[[], Strategy]] = {
         "random": lambda: strategies.Random(segmented, options.seed),
-        "changing": lambda: strategies.Changing(segmented, options.seed, columns),
+        "changing": lambda: strategies.Changing(segmented, options.seed),
+        "disagreement": lambda: Disagreement(
+            segmented, options.seed, strategies.Changing(segmented, options.seed)
+        ),
         "ranked": lambda: strategies.Ranked(segmented, options.seed),
     }
     if options.pairs in named:
@@ -164,7 +166,7 @@ def main(values: flags.FlagValues) -> None:
     if look.frames is not None:
         check_frames(look.frames, dataset)
     checks.check_episodes(dataset, options.segment_length)
-    strategy = strategy_of(options, dataset, env_name)
+    strategy = strategy_of(options, dataset)
     workdir = Path(values.workdir or Path("labels", dataset.id))
     fields = {field.name for field in dataclasses.fields(Plan)}
     plan = Plan(**{k: v for k, v in dataclasses.asdict(options).items() if k in fields})
