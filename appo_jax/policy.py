@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from appo_jax import checkpoint, registry
+from appo_jax import checkpoint, registry, training
 from appo_jax.data.dataset import ActionScale, Normaliser
 from appo_jax.keys import key
 from appo_jax.trainable import snapshot
@@ -131,9 +131,8 @@ def _load(path: Path, places: list[tuple[Path, int]], run: int) -> Saved:
     shapes = template(config["algorithm"], policy_config, dims, metadata["rows"])
     restored, _ = checkpoint.restore(folder, update, shapes)
     state, normaliser, actions = jax.device_get(
-        jax.tree.map(
-            lambda leaf: leaf[row],
-            (snapshot(restored["states"]), restored["normaliser"], restored["actions"]),
+        training.take_runs(
+            (snapshot(restored["states"]), restored["normaliser"], restored["actions"]), row
         )
     )
     policy = Policy(

@@ -131,7 +131,18 @@ def spread(mesh: Mesh | None, tree: Any, shared: bool = False) -> Any:
 
 def stack_runs(runs: Sequence[Any]) -> Any:
     """States, views or keys of single runs, made one pytree with a leading runs axis."""
+    return _stacked(*runs)
+
+
+@jax.jit  # one program, not one for each leaf
+def _stacked(*runs: Any) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *runs)
+
+
+@jax.jit
+def take_runs(states: Any, numbers: Any) -> Any:
+    """One run of stacked ones, or, by an array of numbers, several."""
+    return jax.tree.map(lambda leaf: leaf[numbers], states)
 
 
 def over_runs(function: Callable[..., Any], batch_runs: BatchRuns) -> Callable[..., Any]:
@@ -187,13 +198,13 @@ def fit(
 
 @functools.partial(
     jax.jit,
-    static_argnames=("learner", "config", "num_updates", "batch_runs", "mesh"),
+    static_argnames=("learner", "config", "batch_runs", "mesh"),
     donate_argnames="states",
 )
 def train_chunk(
     learner: Learner,
     config: Any,
-    num_updates: int,
+    num_updates: int | jax.Array,
     states: Any,
     keys: jax.Array,
     store: Store,
@@ -201,7 +212,7 @@ def train_chunk(
     batch_runs: BatchRuns = "map",
     mesh: Mesh | None = None,
 ) -> tuple[Any, Metrics, jax.Array]:
-    """`num_updates` updates of every run; `states` are donated.
+    """`num_updates` updates of every run; `states` are donated. Any number is the same program.
 
     With a `mesh` of `runs_mesh` each of its devices works off its share of the runs, which must be
     a multiple of the devices, and none talks to another.
@@ -215,7 +226,7 @@ def train_chunk(
     """
 
     def one_run(
-        store: Store, state: Any, key: jax.Array, data: tuple[Any, ...]
+        length: jax.Array, store: Store, state: Any, key: jax.Array, data: tuple[Any, ...]
     ) -> tuple[Any, Metrics, jax.Array]:
         def update(state: Any) -> tuple[Any, Metrics]:
             batch = learner.sample(config, key, state.step, store, *data)
@@ -228,28 +239,25 @@ def train_chunk(
 
         # Sums in the carry: stacking a row of metrics for every update would cost memory traffic.
         zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(update, state)[1])
-        # Behind the barrier the compiler doesn't know the length: it would inline a loop of one
-        # update, which rounds differently, and the results would depend on the cut into chunks.
-        length = jax.lax.optimization_barrier(jnp.int32(num_updates))
         new, totals = jax.lax.fori_loop(0, length, body, (state, zeros))
-        metrics = jax.tree.map(lambda total: total / num_updates, totals)
+        metrics = jax.tree.map(lambda total: total / length, totals)
         broken = _first_not_finite((metrics, new))
         state = jax.tree.map(lambda new, old: jnp.where(broken < 0, new, old), new, state)
         return state, metrics, broken
 
-    def all_runs(store: Store, *rows: Any) -> tuple[Any, Metrics, jax.Array]:
-        return over_runs(functools.partial(one_run, store), batch_runs)(*rows)
+    def all_runs(length: jax.Array, store: Store, *rows: Any) -> tuple[Any, Metrics, jax.Array]:
+        return over_runs(functools.partial(one_run, length, store), batch_runs)(*rows)
 
     if mesh is not None:
         rows = PartitionSpec(RUNS)
         all_runs = jax.shard_map(
             all_runs,
             mesh=mesh,
-            in_specs=(PartitionSpec(), rows, rows, rows),
+            in_specs=(PartitionSpec(), PartitionSpec(), rows, rows, rows),
             out_specs=rows,
             check_vma=False,  # the loop's carry starts from constants, which vary over no axis
         )
-    return all_runs(store, states, keys, data)
+    return all_runs(jnp.int32(num_updates), store, states, keys, data)
 
 
 def leaf_names(metrics: Metrics, states: Any) -> list[str]:

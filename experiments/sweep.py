@@ -4,6 +4,7 @@ The same command goes on where it was: a finished run is never run again. It end
 `experiments.report`.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,15 @@ from experiments.reporting import report
 from experiments.runs import files
 from experiments.runs.experiment import DatasetSpec, Execution, Experiment
 from experiments.sweeps import cost, definition, launch, plan
+from experiments.sweeps.clusters import cluster as clusters
+from experiments.sweeps.clusters.cluster import Resources
 from experiments.sweeps.definition import Definition, Missing, Narrowing, Wanted
 from experiments.terminal import cli
 from experiments.terminal.flags import define, define_settings, given
 from experiments.terminal.progress import duration
 from experiments.terminal.sweep_progress import Progress
+
+LAUNCHERS = ("local", "submitit", "ray")
 
 
 def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
@@ -39,6 +44,10 @@ def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
     define(values, "only_task", str, "this task alone", less)
     define(values, "num_seeds", int, "so many seeds instead of the experiment's", less)
     define(values, "num_updates", int, "so many updates instead of the experiment's", less)
+    elsewhere = "Where (see docs/machines.md)"
+    where = "local (here, one grid after another), submitit (Slurm) or ray"
+    define(values, "launcher", str, where, elsewhere, "local")
+    define_settings(values, Resources, elsewhere)
     group = "Execution (changes no number)"
     define_settings(values, Execution, group)
     cache = "keep compiled programs in the user's cache folder (default: true)"
@@ -60,11 +69,11 @@ def main(values: flags.FlagValues) -> None:
     with files.locked(workdir):
         print(f"{found.name}: {found.about}\n{len(wanted)} runs, in {workdir}")
         plan.write(workdir, found.name, found.about, wanted)
-        progress = Progress(sum(one.run.num_updates for one in wanted))
-        try:
-            failed = launch.launch_all(wanted, workdir, progress)
-        finally:
-            progress.close()
+        with contextlib.ExitStack() as stack:
+            launcher = _launcher(values, workdir, stack)
+            progress = Progress(sum(one.run.num_updates for one in wanted))
+            stack.callback(progress.close)
+            failed = launch.launch_all(wanted, workdir, progress, launcher)
         page = report.build([workdir], output, {one.key for one in wanted})
         done = len(plan.make(wanted, workdir).finished)
     print(f"{done} of {len(wanted)} runs are finished; the page is {page}")
@@ -88,10 +97,25 @@ def machine() -> tuple[int, bool]:
     return cli.available_cores(), jax.default_backend() == "cpu"
 
 
+def _launcher(
+    values: flags.FlagValues, workdir: Path, stack: contextlib.ExitStack
+) -> launch.Launcher:
+    """Where grids train; a cluster is left at the end of the stack."""
+    if values.launcher == "local":
+        return launch.in_turn()
+    resources = Resources(**given(values, Resources))
+    cluster = clusters.connect(values.launcher, workdir, resources)
+    stack.callback(cluster.close)
+    return launch.on(cluster, resources.grids_at_once)
+
+
 def _asked(values: flags.FlagValues) -> tuple[Definition, list[Wanted], list[Missing]]:
     if values.experiment is None:
         known = ", ".join(definition.names())
         raise InputError(f"--experiment is missing, expected {known} or a file of your own")
+    if values.launcher not in LAUNCHERS:
+        known = ", ".join(LAUNCHERS)
+        raise InputError(f"--launcher={values.launcher}: expected {known}")
     for name in ("num_seeds", "num_updates"):
         number: Any = values[name].value
         if number is not None and number < 1:
@@ -103,6 +127,8 @@ def _asked(values: flags.FlagValues) -> tuple[Definition, list[Wanted], list[Mis
     data_dir = Path(values.data_dir) if values.data_dir else None
     wanted, missing = definition.expand(found, narrowing, data_dir, read_runs)
     execution: dict[str, Any] = given(values, Execution)
+    if values.launcher != "local":
+        execution.setdefault("num_workers", Resources(**given(values, Resources)).grid_cpus)
     return found, [one.carried_out(**execution) for one in wanted], missing
 
 

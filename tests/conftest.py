@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -64,6 +65,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """Leave nothing behind."""
     if _compiled in config.stash:
         shutil.rmtree(config.stash[_compiled], ignore_errors=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forgotten() -> Iterator[None]:
+    """Free a file's programs, whose memory maps are counted: at 65,530 of them jaxlib crashes."""
+    yield
+    jax.clear_caches()
 
 
 @pytest.fixture

@@ -28,6 +28,8 @@ from appo_jax.types import InputError, LabelledPairs
 FORMAT, VERSION = "appo-preferences", 1
 OnBadLabel: TypeAlias = Literal["refuse", "drop"]
 
+_DRAWN = 1024  # pairs drawn at a time
+
 
 @dataclasses.dataclass(frozen=True)
 class Preferences:
@@ -105,11 +107,10 @@ def scripted(
             f"data set {dataset.id}: {len(segment_rows)} segment of length {segment_length}, "
             "expected at least two to compare"
         )
+    indices = jnp.arange(-(-num_feedback // _DRAWN) * _DRAWN)  # few lengths, each a program
     segments, flips, shifts = (
-        np.asarray(array)
-        for array in _draw_pairs(
-            purpose_key(seed, purpose), jnp.arange(num_feedback), len(segment_rows)
-        )
+        np.asarray(array)[:num_feedback]
+        for array in _draw_pairs(purpose_key(seed, purpose), indices, len(segment_rows))
     )
     rows = segment_rows[segments]
     steps = dataset.rewards[rows[..., None] + np.arange(segment_length)]
@@ -243,6 +244,27 @@ def load(
     _check_header(header, dataset, f"{path} line 1")
     pairs = [(where, _parse(line, where)) for where, line in _numbered(path, lines)]
     return _checked(str(path), pairs, dataset, segment_length, on_bad_label, header.get("seed"))
+
+
+def about(path: Path) -> tuple[str, int]:
+    """The id of the data set that a file's labels are of, and the length of its segments.
+
+    Raises InputError for a file that can't be read, and one that doesn't say.
+    """
+    lines = _read_lines(path)
+    id = _parse(lines[0], f"{path} line 1").get("dataset")
+    if not isinstance(id, str):
+        raise InputError(
+            f"{path} line 1: header field 'dataset' is {_shown(id)}, expected the id of a data set"
+        )
+    for where, line in _numbered(path, lines):
+        length = _parse(line, where).get("length")
+        if type(length) is not int or length < 1:
+            raise InputError(
+                f"{where}: length {_shown(length)}, expected a whole number of steps from 1"
+            )
+        return id, length
+    raise InputError(f"{path}: no labels, expected at least one")
 
 
 def count_labels(path: Path, on_bad_label: OnBadLabel = "refuse") -> int:

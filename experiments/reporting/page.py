@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from experiments.reporting.figures import COLOURS, DARK_COLOURS, Drawing, file_name
 from experiments.reporting.tables import Table
+from experiments.reporting.videos import Video
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Section:
     tables: Sequence[Table] = ()
     drawings: Sequence[Drawing] = ()
     notes: Sequence[str] = ()
+    videos: Sequence[Video] = ()
 
     @property
     def id(self) -> str:
@@ -61,7 +63,7 @@ def render(
         counts=counts,
         built=built,
         warnings=[one for one in warnings if one.lines],
-        sections=[one for one in sections if one.tables or one.drawings or one.notes],
+        sections=[one for one in sections if one.tables or one.drawings or one.notes or one.videos],
         colours=COLOURS,
         dark_colours=DARK_COLOURS,
     )

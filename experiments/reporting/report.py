@@ -11,7 +11,7 @@ from typing import Any
 
 from appo_jax.data import atomic
 from appo_jax.types import InputError
-from experiments.reporting import cells, comparisons, figures, page, tables
+from experiments.reporting import cells, comparisons, figures, page, tables, videos
 from experiments.reporting.cells import Block
 from experiments.reporting.figures import Drawing
 from experiments.reporting.page import Section, Warned
@@ -200,6 +200,7 @@ def _sections(found: _Found, blocks: Sequence[Block]) -> list[Section]:
             rank_drawings.append(figures.ranks(data, ranks, len(rows)))
     compared = tables.compare(blocks)
     known = [one for block in blocks if (one := comparisons.of_block(block))]
+    shown_videos, too_large = videos.of_runs(found.runs)
     sections = [
         Section("Results", [*map(tables.result_table, blocks), *over_all]),
         Section(
@@ -214,6 +215,7 @@ def _sections(found: _Found, blocks: Sequence[Block]) -> list[Section]:
         ),
         Section("What results depend on", drawings=figures.dependences(found.runs)),
         Section("Learning curves", drawings=figures.learning_curves(blocks)),
+        Section("Videos", videos=shown_videos, notes=too_large),
         Section("Settings", [_settings_table(found.runs)] if found.runs else []),
     ]
     return _apart(sections)

@@ -5,9 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-
-from appo_jax import checkpoint
+from appo_jax import checkpoint, training
 from appo_jax.types import InputError
 from experiments.runs.events import Report, Told
 from experiments.terminal import signals
@@ -79,10 +77,7 @@ class Checkpoints:
                 )
             # The rows may be those of other devices.
             arrays, _ = checkpoint.restore(self.folder, update, self.template(metadata["rows"]))
-        states = [
-            jax.tree.map(lambda leaf, row=row: leaf[row], arrays["states"])
-            for row in range(self.num_runs)
-        ]
+        states = [training.take_runs(arrays["states"], row) for row in range(self.num_runs)]
         return Restored(update, states, Clock(**metadata["clock"]))
 
     def latest(

@@ -119,6 +119,11 @@ class Execution(Settings):
     runs_per_group: int = setting(
         0, "runs of a grid that train in one program; 0: as many as fit into memory", low=0
     )
+    track: str = setting(
+        "",
+        "who else gets what metrics.csv gets, with commas: tensorboard, wandb, or module:name of "
+        "your own",
+    )
 
 
 def digest(runs: Sequence[Experiment]) -> str:

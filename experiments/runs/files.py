@@ -6,9 +6,9 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 from appo_jax.data import atomic
 from appo_jax.types import InputError
@@ -20,6 +20,16 @@ EVALUATED = "eval/done"  # the last row of an evaluation: with it, all of it is 
 _COLUMNS = ("run", "update", "split", "metric", "value", "time")
 
 
+class Watcher(Protocol):
+    """Who is told of metrics.csv, after each change that is on disk."""
+
+    def appended(self, rows: Sequence[Row]) -> None:
+        """These rows are new."""
+
+    def replaced(self) -> None:
+        """Rows were dropped."""
+
+
 class MetricsFile:
     """metrics.csv in long format: one metric of one run at one update in each row.
 
@@ -29,16 +39,21 @@ class MetricsFile:
 
     def __init__(self, path: Path):
         self._path = path
+        self.watchers: list[Watcher] = []
         self.rows = _read_rows(path) if path.exists() else []
         self._index()
 
     def keep(self, condition: Callable[[Row], bool]) -> None:
         """Drop all rows that don't meet the condition, from the file too."""
+        before = len(self.rows)
         self.rows = [row for row in self.rows if condition(row)]
         self._index()
         lines = [dict(zip(_COLUMNS, _COLUMNS, strict=True)), *self.rows]
         with atomic.replacing(self._path) as partial, partial.open("w", newline="") as file:
             _writer(file).writerows(lines)
+        if len(self.rows) < before:
+            for watcher in self.watchers:
+                watcher.replaced()
 
     def append(self, update: int, split: str, metrics: Mapping[int, Mapping[str, float]]) -> None:
         """Add a row for each metric of each run, and wait until they are on disk."""
@@ -54,6 +69,8 @@ class MetricsFile:
             os.fsync(file.fileno())
         self.rows += rows
         self._add(rows)
+        for watcher in self.watchers:
+            watcher.appended(rows)
 
     def values(self, run: int, split: str, metric: str) -> dict[int, float]:
         """A metric's value at each update, ascending."""

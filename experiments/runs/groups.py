@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from appo_jax import training
@@ -44,24 +45,25 @@ class Rows:
         return max(1, wanted // turns)
 
 
-class Programs:
+class TrainingProgram:
     """The chunks of one learner, compiled once and ahead: their time is that of their updates."""
 
     def __init__(self, learner: Any, config: Any, store: Store, rows: Rows):
         self._learner, self._config, self._store, self._rows = learner, config, store, rows
-        self._compiled: dict[int, Any] = {}
+        self._compiled: Any = None
 
-    def is_compiled(self, num_updates: int) -> bool:
-        """Whether `chunk` answers at once."""
-        return num_updates in self._compiled
+    @property
+    def is_compiled(self) -> bool:
+        """Whether `chunk` begins at once."""
+        return self._compiled is not None
 
-    def chunk(self, num_updates: int, states: Any, keys: Any, data: tuple[Any, ...]) -> Any:
-        """The program of so many updates: (states, keys, data) to what `train_chunk` returns."""
-        if num_updates not in self._compiled:
-            self._compiled[num_updates] = training.train_chunk.lower(
+    def compile(self, states: Any, keys: Any, data: tuple[Any, ...]) -> None:
+        """Do it for arrays like these, unless it is done."""
+        if self._compiled is None:
+            self._compiled = training.train_chunk.lower(
                 self._learner,
                 self._config,
-                num_updates,
+                jnp.int32(1),
                 states,
                 keys,
                 self._store,
@@ -69,13 +71,16 @@ class Programs:
                 self._rows.batch_runs,
                 self._rows.mesh,
             ).compile()
-        program = self._compiled[num_updates]
-        return lambda states, keys, data: program(states, keys, self._store, data)
 
-    def memory(self, num_updates: int, states: Any, keys: Any, data: tuple[Any, ...]) -> int:
+    def chunk(self, num_updates: int, states: Any, keys: Any, data: tuple[Any, ...]) -> Any:
+        """What `train_chunk` returns."""
+        self.compile(states, keys, data)
+        return self._compiled(jnp.int32(num_updates), states, keys, self._store, data)
+
+    def memory(self, states: Any, keys: Any, data: tuple[Any, ...]) -> int:
         """Bytes of a chunk's arrays."""
-        self.chunk(num_updates, states, keys, data)
-        return _memory(self._compiled[num_updates])
+        self.compile(states, keys, data)
+        return _memory(self._compiled)
 
 
 def fitting_size(

@@ -17,7 +17,7 @@ from appo_jax import training
 from experiments.runs.checkpoints import Checkpoints, Clock
 from experiments.runs.events import Advanced, Began, Ended, Paused, Report, Told
 from experiments.runs.files import STOPPED, MetricsFile
-from experiments.runs.groups import Programs
+from experiments.runs.groups import TrainingProgram
 from experiments.terminal import signals
 
 
@@ -26,16 +26,15 @@ class Work:
     """What one group of rows does, settled before its first update.
 
     stage: what it is called. split: of its metrics' rows. owners: for each row the runs whose
-    metrics its are. names: of each row, for messages. interval: updates between checkpoints; chunks
-    begin anew at each, so that few sizes, each a program, occur. is_alone: there is no other row,
-    here or in another group.
+    metrics its are. names: of each row, for messages. interval: updates between checkpoints, at
+    which chunks begin anew. is_alone: there is no other row, here or in another group.
     """
 
     stage: str
     split: str
     owners: tuple[tuple[int, ...], ...]
     names: tuple[str, ...]
-    programs: Programs
+    program: TrainingProgram
     keys: Any
     data: tuple[Any, ...]
     num_updates: int
@@ -144,10 +143,10 @@ class Loop:
         work = self._work
         to_checkpoint = work.interval - self.update % work.interval
         size = min(work.chunk_updates, to_checkpoint, work.num_updates - self.update)
-        program = self._program(size)
+        self._compile()
         running = self.running()
         began = time.perf_counter()
-        self.states, metrics, broken = program(self.states, work.keys, work.data)
+        self.states, metrics, broken = work.program.chunk(size, self.states, work.keys, work.data)
         self._wait_for_device(metrics)
         metrics, broken = jax.device_get((metrics, broken))
         self.clock.train_seconds += time.perf_counter() - began
@@ -164,16 +163,14 @@ class Loop:
         self._metrics.append(self.update, work.split, found)
         self._report(Advanced(work.stage, self.update, work.num_updates))
 
-    def _program(self, size: int) -> Any:
-        work = self._work
-        began = time.monotonic()
-        compiled = work.programs.is_compiled(size)
-        if not compiled and self.clock.timed_updates == 0:
+    def _compile(self) -> None:
+        work, began = self._work, time.monotonic()
+        if work.program.is_compiled:
+            return
+        if self.clock.timed_updates == 0:
             self._report(Told("compiling the update, once ..."))
-        program = work.programs.chunk(size, self.states, work.keys, work.data)
-        if not compiled:
-            self._report(Paused(time.monotonic() - began))
-        return program
+        work.program.compile(self.states, work.keys, work.data)
+        self._report(Paused(time.monotonic() - began))
 
     def _wait_for_device(self, arrays: Any) -> None:
         # Reading a value blocks the interpreter: Ctrl-C would go unanswered until the chunk's end.

@@ -24,7 +24,7 @@ from experiments.runs.datasets import warn
 from experiments.runs.events import Report, Told
 from experiments.runs.experiment import Execution, Experiment, difference
 from experiments.runs.folder import RunFolder
-from experiments.runs.groups import Programs, Rows
+from experiments.runs.groups import Rows, TrainingProgram
 from experiments.runs.labels import LabelKey, key_of
 from experiments.runs.loop import Loop, Nobody, Work
 
@@ -156,7 +156,7 @@ class _Fit:
             split="reward",
             owners=tuple(owners),
             names=tuple(f"reward model of {key.dataset}, seed {key.seed}" for key in self._keys),
-            programs=Programs(self._learner, self._config, self._feedback.store, self._rows),
+            program=TrainingProgram(self._learner, self._config, self._feedback.store, self._rows),
             keys=self._rows.fill([batch_key for _, batch_key in both]),
             data=(
                 self._rows.fill(views),
@@ -177,7 +177,8 @@ class _Fit:
     def _init(self, key: LabelKey, init_key: jax.Array) -> Any:
         dataset = self._feedback.data[key.dataset]
         dims = dataset.observation_dim, dataset.action_dim
-        return self._learner.init(self._config, init_key, *dims, key.num_labels)
+        init = jax.jit(self._learner.init, static_argnums=(0, 2, 3, 4))  # one program, not dozens
+        return init(self._config, init_key, *dims, key.num_labels)
 
     def _checkpoints(self, fresh: Sequence[Any]) -> Checkpoints:
         metadata = {
@@ -220,7 +221,7 @@ class _Fit:
             scores = training.score(
                 self._learner,
                 self._config,
-                jax.tree.map(lambda leaf, row=row: leaf[row], states),
+                training.take_runs(states, row),
                 self._feedback.store,
                 view,
                 fresh.to_device(dataset, int(view.first_row)),
@@ -255,7 +256,7 @@ class _Fit:
             relabelled = training.relabel(
                 self._learner,
                 self._config,
-                jax.tree.map(lambda leaf, rows=rows: leaf[np.array(rows)], states),
+                training.take_runs(states, np.array(rows)),
                 self._feedback.store,
                 training.stack_runs([self._feedback.views[id]] * len(rows)),
                 len(dataset.observations),

@@ -30,11 +30,12 @@ from experiments.runs.experiment import (
     named_settings,
 )
 from experiments.runs.folder import RunFolder
-from experiments.runs.groups import Programs, Rows, fitting_size, settled_size
+from experiments.runs.groups import Rows, TrainingProgram, fitting_size, settled_size
 from experiments.runs.labels import key_of
 from experiments.runs.loop import Loop, Work
 from experiments.runs.results import RunResult
 from experiments.terminal import signals
+from experiments.tracking.following import following
 
 
 def run(
@@ -51,40 +52,47 @@ def run(
     with files.locked(execution.workdir):
         folder = RunFolder(runs, execution)
         _refuse_fewer_updates(runs, folder)
-        done = results.of_folder(folder.path, folder.config, folder.metrics)
-        if _is_finished(done, folder):
+        with following(execution.track, runs, folder.metrics, folder.path, report):
+            done = results.of_folder(folder.path, folder.config, folder.metrics)
+            if not _is_finished(done, folder):
+                return _carry_out(runs, folder, execution, report)
             if not results.is_summary(folder.path / "summary.json", done):
                 _write_results(runs, folder)
             report(Told(f"this run is finished; its results lie in {folder.path}"))
             return done
-        started = time.monotonic()
-        data = datasets.obtain_all(runs, folder, execution, report)
-        folder.write()
-        found_labels = labels.obtain_all(runs, execution, data, report)
-        normalisers = {name: dataset.normaliser() for name, dataset in data.items()}
-        store, views = _on_device(runs, data)
-        pairs = {
-            key: own.to_device(data[key.dataset], int(views[key.dataset].first_row))
-            for key, own in found_labels.items()
-        }
-        feedback = rewards.Feedback(runs, data, found_labels, pairs, store, views)
-        with signals.noted() as came:
-            found = rewards.rewards_of(feedback, folder, execution, report, came)
-            store, own_views = rewards.into_store(runs, store, views, found)
-            store, own_views = datasets_on_device.with_pairs(
-                store, own_views, [pairs[key_of(run)] for run in runs]
-            )
-            with workers.pool(execution.num_workers) as pool:
-                try:
-                    own_normalisers = [normalisers[run.dataset.id] for run in runs]
-                    _Policies(
-                        runs, folder, execution, report, store, own_views, own_normalisers, pool
-                    ).train(came, started)
-                except BaseException:
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    raise
-        with signals.held():
-            return _write_results(runs, folder)
+
+
+def _carry_out(
+    runs: Sequence[Experiment], folder: RunFolder, execution: Execution, report: Report
+) -> list[RunResult]:
+    started = time.monotonic()
+    data = datasets.obtain_all(runs, folder, execution, report)
+    folder.write()
+    found_labels = labels.obtain_all(runs, execution, data, report)
+    normalisers = {name: dataset.normaliser() for name, dataset in data.items()}
+    store, views = _on_device(runs, data)
+    pairs = {
+        key: own.to_device(data[key.dataset], int(views[key.dataset].first_row))
+        for key, own in found_labels.items()
+    }
+    feedback = rewards.Feedback(runs, data, found_labels, pairs, store, views)
+    with signals.noted() as came:
+        found = rewards.rewards_of(feedback, folder, execution, report, came)
+        store, own_views = rewards.into_store(runs, store, views, found)
+        store, own_views = datasets_on_device.with_pairs(
+            store, own_views, [pairs[key_of(run)] for run in runs]
+        )
+        with workers.pool(execution.num_workers) as pool:
+            try:
+                own_normalisers = [normalisers[run.dataset.id] for run in runs]
+                _Policies(
+                    runs, folder, execution, report, store, own_views, own_normalisers, pool
+                ).train(came, started)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+    with signals.held():
+        return _write_results(runs, folder)
 
 
 def _refuse_fewer_updates(runs: Sequence[Experiment], folder: RunFolder) -> None:
@@ -149,7 +157,7 @@ class _Policies:
         self._dims = (store.observations.shape[1], store.actions.shape[1])
         self._scales = [environment.spaces(run.env_name).actions for run in runs]
         self._keys = [purpose_key(run.seed, Purpose.BATCHES) for run in runs]
-        self._programs: tuple[int, Rows, Programs] | None = None
+        self._compiled: tuple[Rows, TrainingProgram] | None = None
         all_settings = [named_settings(run.resolved()) for run in runs]
         names = differing(all_settings) or ["env_name", "seed"]
         self._names = [
@@ -159,25 +167,26 @@ class _Policies:
     def train(self, came: Sequence[signal.Signals], started: float) -> None:
         """Raises Stopped after a signal, Diverged when no run is left with finite numbers."""
         size = self._group_size()
-        rows, programs = self._programs_of(size)
+        rows, program = self._program_of(size)
         last_words: list[str] = []
         for first in range(0, len(self._runs), size):
             group = range(first, min(first + size, len(self._runs)))
             if len(group) < len(self._runs):
                 last = group.stop - 1
                 self._report(Told(f"runs {first} to {last} of {len(self._runs)}"))
-            last_words += self._train_group(group, rows, programs, came, started)
+            last_words += self._train_group(group, rows, program, came, started)
             started = time.monotonic()
         stopped = [self._folder.metrics.stopped_at(run) for run in range(len(self._runs))]
         if last_words and None not in stopped:
             raise Diverged(last_words[-1])
 
-    def _programs_of(self, size: int) -> tuple[Rows, Programs]:
-        """Of groups of so many runs; those whose memory was measured are compiled already."""
-        if self._programs is None or self._programs[0] != size:
-            rows = Rows.of(size, self._batch_runs, self._mesh)
-            self._programs = size, rows, Programs(self._learner, self._config, self._store, rows)
-        return self._programs[1:]
+    def _program_of(self, size: int) -> tuple[Rows, TrainingProgram]:
+        """Of groups of so many runs; one whose memory was measured is compiled already."""
+        rows = Rows.of(size, self._batch_runs, self._mesh)
+        if self._compiled is None or self._compiled[0] != rows:
+            program = TrainingProgram(self._learner, self._config, self._store, rows)
+            self._compiled = rows, program
+        return self._compiled
 
     def _group_size(self) -> int:
         wanted, before = self._execution.runs_per_group, self._folder.group_size()
@@ -193,13 +202,9 @@ class _Policies:
         """Bytes that a chunk of so many runs needs."""
         if size == 1:
             return 0  # there is no smaller group
-        (rows, programs), run = self._programs_of(size), self._runs[0]
-        chunk = rows.chunk_updates(self._execution.chunk_updates)
-        longest = min(chunk, run.eval_interval, run.num_updates)
-        states = rows.fill([self._init(run)])
-        return programs.memory(
-            longest, states, rows.fill(self._keys[:1]), (rows.fill(self._views[:1]),)
-        )
+        rows, program = self._program_of(size)
+        states = rows.fill([self._init(self._runs[0])])
+        return program.memory(states, rows.fill(self._keys[:1]), (rows.fill(self._views[:1]),))
 
     def _init(self, run: Experiment) -> Any:
         """The state of a run before its first update."""
@@ -215,7 +220,7 @@ class _Policies:
         self,
         group: range,
         rows: Rows,
-        programs: Programs,
+        program: TrainingProgram,
         came: Sequence[signal.Signals],
         started: float,
     ) -> list[str]:
@@ -227,7 +232,7 @@ class _Policies:
             split="train",
             owners=tuple((number,) for number in group),
             names=tuple(self._names[number] for number in group),
-            programs=programs,
+            program=program,
             keys=rows.fill([self._keys[number] for number in group]),
             data=(rows.fill([self._views[number] for number in group]),),
             num_updates=first.num_updates,

@@ -25,7 +25,7 @@ from appo_jax.trainable import snapshot
 from experiments.runs import reward_controls
 from experiments.runs.checkpoints import KEPT
 from experiments.runs.experiment import Experiment
-from experiments.runs.groups import Programs, Rows
+from experiments.runs.groups import Rows, TrainingProgram
 from experiments.runs.labels import LabelKey, key_of
 from experiments.sweeps.plan import Grid
 
@@ -207,15 +207,15 @@ def _timed(learner: Any, config: Any, setting: _Setting) -> Program:
         init = jax.jit(learner.init, static_argnums=(0, 2, 3, 4))
         state = init(config, key, *dims, run.num_feedback)
         data = (rows.fill([setting.view]), rows.fill([setting.pairs]))
-    programs = Programs(learner, config, setting.store, rows)
+    program = TrainingProgram(learner, config, setting.store, rows)
     states, keys = rows.fill([state]), rows.fill([purpose_key(0, Purpose.BATCHES)])
     began = time.perf_counter()
-    chunk = programs.chunk(_CHUNK, states, keys, data)
+    program.compile(states, keys, data)
     compiling = time.perf_counter() - began
     seconds: list[float] = []
     while len(seconds) <= _LEAST or sum(seconds) < _SECONDS:
         began = time.perf_counter()
-        states, *_ = jax.block_until_ready(chunk(states, keys, data))
+        states, *_ = jax.block_until_ready(program.chunk(_CHUNK, states, keys, data))
         seconds.append(time.perf_counter() - began)
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(state) if hasattr(leaf, "nbytes"))
     of_one = statistics.median(seconds[1:]) / _CHUNK / rows.count

@@ -56,6 +56,12 @@ class Progress:
         self._number, self._note = number, ""
         self.say(f"{self._where()}: {self._grids[number].execution.workdir}")
 
+    def end(self, number: int) -> None:
+        """The grid of that number is over, elsewhere."""
+        self._number, self._note, self._left[number] = number, "", 0
+        self.say(f"{self._where()}: over")
+        self._show()
+
     def _where(self) -> str:
         grid = self._grids[self._number]
         return f"grid {self._number + 1} of {len(self._grids)} ({grid.told})"

@@ -27,13 +27,10 @@ def quick_compilation(quick: bool = True) -> Iterator[None]:
 
 
 def keep_compiled(folder: Path) -> None:
-    """Compile a program once for this process and all that it starts from now on.
-
-    But for small ones: to write one down takes as long, and with thousands of them jaxlib crashed.
-    """
+    """Compile a program once for this process and all that it starts from now on."""
     for name, value in {
         "jax_compilation_cache_dir": str(folder),
-        "jax_persistent_cache_min_compile_time_secs": 0.3,
+        "jax_persistent_cache_min_compile_time_secs": 0,
         "jax_persistent_cache_min_entry_size_bytes": -1,
     }.items():
         os.environ[name.upper()] = str(value)

@@ -98,6 +98,21 @@ class OddSuccess(Plain):
         return *super().step(action)[:4], {"success": np.nan}
 
 
+class Seen(Plain):
+    """Has pictures, as red as it has steps behind it, and succeeds in its second step."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
+
+    def __init__(self, render_mode: str | None = None):
+        self.render_mode = render_mode
+
+    def step(self, action: np.ndarray) -> Any:
+        return *super().step(action)[:4], {"success": self.step_count == 2}
+
+    def render(self) -> Any:
+        return np.full((30, 40, 3), [50 * self.step_count, 0, 0], np.uint8)
+
+
 for _cls in Plain, *Plain.__subclasses__():
     gymnasium.register(f"{_cls.__name__}-v0", _cls)
 

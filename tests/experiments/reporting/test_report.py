@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from appo_jax.types import InputError
-from experiments.reporting import report
+from experiments.reporting import page, report, videos
+from experiments.reporting.page import Section
+from experiments.runs import results
 from experiments.sweeps import plan
 from tests.helpers import sweeps
 from tests.helpers.browser import opened
@@ -174,3 +176,29 @@ def test_bad_places_are_named(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text('{"runs": [{"digest": "x"}]}')
     page = report.build([tmp_path], tmp_path / "report").read_text()
     assert "sweep.json: not the plan of a sweep (KeyError" in page
+
+
+def test_a_video_of_each_task(tmp_path: Path) -> None:
+    wanted = sweeps.of_flags(algorithm="bc", dataset="medium-replay", task=TASKS, num_seeds=2)
+    (folder,) = sweeps.write(wanted, tmp_path, lambda _: 50.0)
+    (folder / "video-1.gif").write_bytes(b"GIF89a, of the first task")
+    for run in (0, 2):  # of the first task, of the second
+        (folder / f"video-{run}.mp4").write_bytes(b"video %d" % run)
+    runs = results.read_all([tmp_path])[0]
+    found, notes = videos.of_runs(runs)
+    assert [one.caption.split(",")[0] for one in found] == ["bc on sweep-v3", "bc on dial-turn-v3"]
+    assert not any(one.is_gif for one in found)
+    assert not notes
+    html = page.render("", [], "", "", [], [Section("Videos", videos=found)])
+    assert html.count('<video src="data:video/mp4;base64,dmlkZW8g') == 2
+    (folder / "video-0.mp4").unlink()
+    (folder / "video-2.mp4").write_bytes(bytes(2**23))
+    found, (note,) = videos.of_runs(runs)
+    assert [one.is_gif for one in found] == [True]
+    assert note.endswith(
+        "video-2.mp4: 8.0 MiB, more than the 4 that the page takes; fewer --epi"
+        "sodes make a shorter one"
+    )
+    assert '<img src="data:image/gif;base64,' in page.render(
+        "", [], "", "", [], [Section("Videos", videos=found)]
+    )

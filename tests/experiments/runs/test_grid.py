@@ -16,12 +16,13 @@ import numpy as np
 import pytest
 from absl import flags
 
-from appo_jax import appo, checkpoint, load_policy, policy, reward_model
+from appo_jax import appo, checkpoint, load_policy, policy
 from appo_jax.types import InputError
 from experiments.runs import files, groups, results, runner
 from experiments.runs.experiment import Experiment
+from experiments.runs.groups import TrainingProgram
 from experiments.terminal import signals
-from tests.helpers.runs import TASK, TINY, parse, print_told, signal_at, write_buffers
+from tests.helpers.runs import TASK, TINY, parse, print_told, signal_at, tiny, write_buffers
 
 OTHER = "drawer-open"
 LAMS, COUNTS, SEEDS = (0.03, 0.1), (30, 40), (0, 3)
@@ -33,7 +34,8 @@ GRID = (
     "--seed=0,3",
     "--num_updates=40",
 )
-
+# The same of an algorithm whose program compiles in a fifth of the time, and needs no reward model.
+CLONING = (*tiny("bc"), *(flag.replace("lam=0.03,0.1", "learning_rate=0.03,0.1") for flag in GRID))
 
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.usefixtures("fake_evaluations")
@@ -52,7 +54,8 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(data_dir: Path) -> Callable[..., Any]:
     def start(workdir: Path, *arguments: str) -> Any:
         places = (f"--workdir={workdir}", f"--data_dir={data_dir}")
-        runs, execution = parse(*TINY, *places, *arguments)
+        base = () if arguments[: len(CLONING)] == CLONING else TINY
+        runs, execution = parse(*base, *places, *arguments)
         return runner.run([_with_size(run) for run in runs], execution, print_told)
 
     return start
@@ -70,6 +73,13 @@ def _with_size(run: Experiment) -> Experiment:
 def grid(tmp_path_factory: pytest.TempPathFactory, start: Callable[..., Any]) -> Path:
     workdir = tmp_path_factory.mktemp("grid") / "run"
     start(workdir, *GRID)
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def cloned(tmp_path_factory: pytest.TempPathFactory, start: Callable[..., Any]) -> Path:
+    workdir = tmp_path_factory.mktemp("cloned") / "run"
+    start(workdir, *CLONING)
     return workdir
 
 
@@ -136,21 +146,15 @@ def test_a_run_of_a_grid_is_bit_equal_to_itself_alone(
 def test_batches_of_runs_change_nothing(
     grid: Path, start: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    traces: collections.Counter[str] = collections.Counter()
-    for module, name in ((appo, "sample"), (reward_model, "sample")):
-        original = getattr(module, name)
+    compiled: list[str] = []
+    compile = TrainingProgram.compile
 
-        def counting(*arguments: Any, original: Any = original, module: Any = module) -> Any:
-            traces[module.__name__] += 1
-            return original(*arguments)
+    def noting(program: Any, *arguments: Any) -> None:
+        if not program.is_compiled:
+            compiled.append(program._learner.__name__)
+        compile(program, *arguments)
 
-        monkeypatch.setattr(module, name, counting)
-    jax.clear_caches()
-    start(tmp_path / "alone", *GRID, f"--task={TASK}", "--lam=0.1", "--num_feedback=30", "--seed=1")
-    once = dict(traces)
-    traces.clear()
-    jax.clear_caches()
-    tmp_path = tmp_path / "grid"
+    monkeypatch.setattr(TrainingProgram, "compile", noting)
     # Batches of 6, 6 and 4 runs, the last filled up.
     entries = start(tmp_path, *GRID, "--runs_per_group=6", "--chunk_updates=6")
     assert len(entries) == 16
@@ -158,28 +162,34 @@ def test_batches_of_runs_change_nothing(
     assert folders == ["policy-0", "policy-12", "policy-6", "reward-30", "reward-40"]
     for run in (0, 5, 6, 12, 15):
         assert_same(found(grid, run), found(tmp_path, run))
-    assert traces["appo_jax.appo"] == once["appo_jax.appo"]
-    assert traces["appo_jax.reward_model"] == len(COUNTS) * once["appo_jax.reward_model"]
+    assert compiled == [*["appo_jax.reward_model"] * len(COUNTS), "appo_jax.appo"]
     with pytest.raises(InputError, match=r"--runs_per_group=5: .* begun with 6, expected the same"):
         start(tmp_path, *GRID, "--runs_per_group=5", "--num_updates=60")
 
 
 def test_adding_a_seed_changes_no_other_run(
-    grid: Path, start: Callable[..., Any], tmp_path: Path
+    cloned: Path, start: Callable[..., Any], tmp_path: Path
 ) -> None:
-    start(tmp_path, *GRID, f"--task={TASK}", "--lam=0.1", "--num_feedback=40", "--seed=7,0,3")
+    start(
+        tmp_path,
+        *CLONING,
+        f"--task={TASK}",
+        "--learning_rate=0.1",
+        "--num_feedback=40",
+        "--seed=7,0,3",
+    )
     metrics = files.MetricsFile(tmp_path / "metrics.csv")
     for run, in_grid in ((1, 6), (2, 7)):
-        for left, right in zip(found(tmp_path, run)[1], found(grid, in_grid)[1], strict=True):
+        for left, right in zip(found(tmp_path, run)[1], found(cloned, in_grid)[1], strict=True):
             np.testing.assert_array_equal(left, right)
-        expected = files.MetricsFile(grid / "metrics.csv").values(in_grid, "eval", "eval/return")
+        expected = files.MetricsFile(cloned / "metrics.csv").values(in_grid, "eval", "eval/return")
         assert metrics.values(run, "eval", "eval/return") == expected
 
 
 def test_a_grid_stopped_in_its_second_batch_goes_on(
-    grid: Path, start: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cloned: Path, start: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = (*GRID, "--runs_per_group=8", "--chunk_updates=8")
+    arguments = (*CLONING, "--runs_per_group=8", "--chunk_updates=8")
     with monkeypatch.context() as patch:
         signal_at(patch, 20, 2)
         with pytest.raises(signals.Stopped, match="at update 20"):
@@ -191,7 +201,7 @@ def test_a_grid_stopped_in_its_second_batch_goes_on(
                 start(tmp_path, *arguments)
     start(tmp_path, *arguments)
     for run in (0, 7, 8, 15):
-        assert_same(found(grid, run), found(tmp_path, run))
+        assert_same(found(cloned, run), found(tmp_path, run))
 
 
 def test_a_run_that_goes_wrong_stops_alone(
@@ -228,13 +238,12 @@ def _states(workdir: Path) -> Any:
 
 
 def test_a_grid_that_does_not_fit_is_split(
-    grid: Path,
     start: Callable[..., Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    arguments = (*GRID, f"--task={TASK}", "--num_feedback=40", "--chunk_updates=2")
+    arguments = (*CLONING, f"--task={TASK}", "--num_feedback=40", "--chunk_updates=2")
     needed: dict[int, int] = {}
     memory = groups._memory
 
@@ -274,7 +283,7 @@ _EIGHT_DEVICES = """
 import json, sys
 sys.path[:0] = [sys.argv[1]]
 import jax
-from tests.helpers.runs import TINY, FakeEvaluation, parse
+from tests.helpers.runs import FakeEvaluation, parse
 from appo_jax import evaluation
 from experiments.runs import curves, runner
 assert len(jax.devices()) == 8
@@ -287,9 +296,9 @@ def noting(lowered, *arguments):
     texts.append(compiled.as_text())
     return compiled
 jax.stages.Lowered.compile = noting
-runner.run(*parse(*TINY, *sys.argv[2:]))
-(policy,) = [text for text in texts if "num_partitions=8" in text.splitlines()[0]]
-assert len(texts) == 2
+runner.run(*parse(*sys.argv[2:]))
+(policy,) = texts
+assert "num_partitions=8" in policy.splitlines()[0]
 for collective in ("all-gather", "all-reduce", "all-to-all", "collective-permute"):
     assert collective not in policy, collective
 """
@@ -300,7 +309,7 @@ def test_spread_over_eight_devices(
     data_dir: Path, start: Callable[..., Any], tmp_path: Path, way: str
 ) -> None:
     """Ten runs on eight devices: two on each, six of them repeats."""
-    flags = (*GRID, f"--task={TASK}", "--lam=0.03", "--num_feedback=40")
+    flags = (*CLONING, f"--task={TASK}", "--learning_rate=0.03", "--num_feedback=40")
     flags += ("--seed=0", "--num_seeds=10", "--num_updates=20", "--eval_interval=10")
     process = subprocess.run(
         [

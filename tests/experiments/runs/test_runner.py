@@ -482,8 +482,8 @@ def _poison(patch: pytest.MonkeyPatch, update: int) -> None:
 
     def poisoned(loop: Any) -> None:
         if loop.update == update and loop._work.split == "train":
-            programs = loop._work.programs
-            programs._store = programs._store.replace(rewards=programs._store.rewards * np.nan)
+            program = loop._work.program
+            program._store = program._store.replace(rewards=program._store.rewards * np.nan)
         train_chunk(loop)
 
     patch.setattr(Loop, "_train_chunk", poisoned)

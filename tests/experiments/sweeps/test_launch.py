@@ -42,7 +42,7 @@ def launched(
     plan.write(workdir, "made", "", wanted)
     lines = io.StringIO()
     progress = Progress(sum(one.run.num_updates for one in wanted), lines)
-    return launch.launch_all(wanted, workdir, progress, launcher), lines.getvalue()
+    return launch.launch_all(wanted, workdir, progress, launch.in_turn(launcher)), lines.getvalue()
 
 
 def test_a_grid_for_each_program(tmp_path: Path) -> None:

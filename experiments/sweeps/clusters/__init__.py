@@ -1,0 +1,1 @@
+"""Where else grids train: engines that schedule, start and watch the work of other machines."""

@@ -1,0 +1,113 @@
+"""What a sweep asks of a cluster: to take a grid, and to say when it is over.
+
+Every machine of it sees the same folders and has this package installed.
+"""
+
+import dataclasses
+import importlib
+import traceback
+from pathlib import Path
+from typing import Any, Protocol
+
+from appo_jax.settings import Settings, setting
+from appo_jax.types import InputError
+from experiments.runs import runner
+from experiments.runs.events import Event, Told
+from experiments.sweeps.plan import Grid
+from experiments.terminal.signals import Stopped
+
+# By name: module and class; each is an extra of its name.
+_KNOWN = {
+    "submitit": ("experiments.sweeps.clusters.slurm", "Slurm"),
+    "ray": ("experiments.sweeps.clusters.ray_cluster", "RayCluster"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Resources(Settings):
+    """What each grid gets, and from whom."""
+
+    grid_cpus: int = setting(2, "cores of each grid, which are its simulator processes too")
+    grid_gpus: int = setting(0, "GPUs of each grid", low=0)
+    grid_memory_gb: int | None = setting(None, "memory of each grid; the cluster's way if left out")
+    grid_hours: int = setting(24, "on Slurm, hours until a grid is queued once more")
+    grids_at_once: int = setting(0, "grids at once; 0: as many as the cluster takes", low=0)
+    slurm: str = setting("", "more for Slurm, like partition=gpu,account=me")
+    ray_address: str = setting(
+        "", "of a Ray cluster; auto: the one of this machine; if left out, one is started here"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Failed:
+    """What went wrong in a grid: a sentence, and where."""
+
+    sentence: str
+    traceback: str
+
+
+class Lost(Exception):
+    """A grid's worker is gone, or its machine is; what is on disk is not."""
+
+
+class Job(Protocol):
+    """A grid that a cluster has taken."""
+
+    def done(self) -> bool:
+        """Whether it is over."""
+
+    def result(self) -> Failed | None:
+        """None for a grid that is finished. Raises Lost."""
+
+    def cancel(self) -> None:
+        """End it."""
+
+
+class Cluster(Protocol):
+    """Takes grids; a class of one is made with the sweep's folder and `Resources`."""
+
+    def submit(self, grid: Grid) -> Job:
+        """Queue a grid."""
+
+    def close(self) -> None:
+        """No more grids come."""
+
+
+def connect(name: str, workdir: Path, resources: Resources) -> Cluster:
+    """The cluster of that name. Raises InputError where its extra isn't installed."""
+    module, cls = _KNOWN[name]
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        raise InputError(
+            f"--launcher={name}: {error}, expected what `pip install 'appo-jax[{name}]'` adds"
+        ) from error
+    made: Cluster = getattr(importlib.import_module(module), cls)(workdir, resources)
+    return made
+
+
+def placed(grid: Grid) -> Grid:
+    """The grid as another process carries it out, wherever that one begins."""
+    own = grid.execution
+    execution = dataclasses.replace(
+        own,
+        workdir=own.workdir.absolute(),
+        data_dir=own.data_dir.absolute(),
+        preferences=own.preferences and own.preferences.absolute(),
+    )
+    return dataclasses.replace(grid, execution=execution)
+
+
+def carry_out(grid: Grid) -> Failed | None:
+    """Train a grid in this process, the cluster's; what is told goes to its log."""
+    try:
+        runner.run(grid.runs, grid.execution, _log)
+    except (Exception, Stopped) as error:
+        first = (str(error).splitlines() or [""])[0]
+        return Failed(first or type(error).__name__, traceback.format_exc())
+    return None
+
+
+def _log(event: Event) -> Any:
+    if isinstance(event, Told):
+        print(event.text, flush=True)
