@@ -20,7 +20,8 @@ from appo_jax.data.dataset import Dataset
 from appo_jax.envs import environment, meta_world, origin
 from appo_jax.settings import MAX_INT, Settings, setting
 from appo_jax.types import InputError
-from experiments.labelling import server, strategies
+from experiments.labelling import server, strategies, teacher
+from experiments.labelling.disagreement import Disagreement
 from experiments.labelling.session import Plan, Session, opened
 from experiments.labelling.strategies import Segmented, Strategy
 from experiments.rendering.worker import Look, Renderer, check_frames
@@ -80,6 +81,8 @@ def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
     text = "folder with <episode>.npy, uint8 [steps + 1, height, width, 3], to show instead"
     define(values, "frames", Path, text, _CLIPS)
     define(values, "open", bool, "open the page in the browser", _CLIPS, False)
+    text = "let the scripted teacher answer, by the true returns; to compare ways to find pairs"
+    define(values, "scripted", bool, text, _MAIN, False)
     define(values, "data_dir", Path, "folder of the data sets (default: Minari's)", _DATA)
     define_settings(values, Source, _DATA)
 
@@ -125,22 +128,33 @@ def obtain(values: flags.FlagValues, source: Source) -> tuple[Dataset, str | Non
     return dataset, name
 
 
-def strategy_of(options: Options, dataset: Dataset, env_name: str | None) -> Strategy:
-    """How pairs are found. Raises InputError for a name that is none, and a file that isn't one."""
+def strategy_of(options: Options, dataset: Dataset, scripted: bool = False) -> Strategy:
+    """How pairs are found. scripted: nobody waits, so that fits need no background.
+
+    Raises InputError for a name that is none, and a file that isn't one.
+    """
     segmented = Segmented(dataset, options.segment_length)
-    is_meta_world = env_name is not None and meta_world.is_task(env_name)
-    columns = strategies.OBJECT_COLUMNS if is_meta_world else slice(None)
     named: dict[str, Callable[[], Strategy]] = {
         "random": lambda: strategies.Random(segmented, options.seed),
-        "changing": lambda: strategies.Changing(segmented, options.seed, columns),
+        "changing": lambda: strategies.Changing(segmented, options.seed),
+        "disagreement": lambda: Disagreement(
+            segmented, options.seed, strategies.Changing(segmented, options.seed)
+        ),
         "ranked": lambda: strategies.Ranked(segmented, options.seed),
     }
+    if options.pairs == "disagreement" and scripted:
+        return Disagreement(segmented, options.seed, named["changing"](), waits=True)
     if options.pairs in named:
         return named[options.pairs]()
     path = Path(options.pairs)
     if not path.is_file():
         raise InputError(f"--pairs={options.pairs}: expected {PAIRS}")
     return strategies.FromFile(path, dataset, options.segment_length)
+
+
+def tie_threshold(env_name: str | None) -> float:
+    """Returns of segments that differ by no more are a tie for the scripted teacher."""
+    return environment.family(env_name).tie_threshold if env_name is not None else 0.0
 
 
 def serve(session: Session, renderer: Renderer, page: Page, is_opened: bool) -> None:
@@ -164,20 +178,23 @@ def main(values: flags.FlagValues) -> None:
     if look.frames is not None:
         check_frames(look.frames, dataset)
     checks.check_episodes(dataset, options.segment_length)
-    strategy = strategy_of(options, dataset, env_name)
+    strategy = strategy_of(options, dataset, values.scripted)
     workdir = Path(values.workdir or Path("labels", dataset.id))
     fields = {field.name for field in dataclasses.fields(Plan)}
     plan = Plan(**{k: v for k, v in dataclasses.asdict(options).items() if k in fields})
     with opened(workdir, dataset, plan, options.labeller, strategy) as session:
         print(f"data: {dataset.id}, {dataset.num_transitions:,} transitions, of {env_name}")
         print(f"labels: {workdir}, {len(session.answers)} answers by {options.labeller} so far")
-        renderer = Renderer(dataset, env_name, options.segment_length, look)
-        for note in (*session.notes, *renderer.notes):
-            print(f"note: {note}")
-        try:
-            serve(session, renderer, page, values.open)
-        finally:
-            renderer.close()
+        if values.scripted:
+            teacher.answer_all(session, dataset, tie_threshold(env_name))
+        else:
+            renderer = Renderer(dataset, env_name, options.segment_length, look)
+            for note in (*session.notes, *renderer.notes):
+                print(f"note: {note}")
+            try:
+                serve(session, renderer, page, values.open)
+            finally:
+                renderer.close()
         print("\n".join(session.report()) or "no answers")
         print(f"labels are in {workdir / 'preferences.jsonl'}")
 
