@@ -57,6 +57,12 @@ REWARD_LEARNERS = distinct([found.reward_learner for found in registry.ALGORITHM
 LEARNERS = POLICY_LEARNERS | REWARD_LEARNERS
 
 for_each_learner = pytest.mark.parametrize("name", LEARNERS)
+# For tests of what no learner does itself; the others' programs take long to compile.
+LARGE = ("ipl", "preference_transformer", "preference_predictor")
+for_each_small_learner = pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in LEARNERS],
+)
 for_each_policy = pytest.mark.parametrize("name", POLICY_LEARNERS)
 for_each_reward = pytest.mark.parametrize("name", REWARD_LEARNERS)
 both_ways = pytest.mark.parametrize("batch_runs", ["map", "vmap"])
@@ -348,7 +354,7 @@ def one_state(name: str, run: int = 0) -> Any:
     return jitted_init(name, config, jax.random.key(run), swept_of(name, run))
 
 
-@for_each_learner
+@for_each_small_learner
 def test_a_caller_may_jit_vmap_and_scan(name: str) -> None:
     """Traced, not run: what comes out has to look like what `train_chunk` gives."""
     learner, store = LEARNERS[name], make_store()
@@ -404,7 +410,7 @@ def test_the_same_with_all_optimisations(name: str) -> None:
     chex.assert_trees_all_equal(whole, single)
 
 
-@for_each_learner
+@for_each_small_learner
 def test_vmap_agrees(name: str) -> None:
     assert_close(trained(name, RUNS, batch_runs="vmap"), trained(name, RUNS))
 

@@ -111,6 +111,11 @@ class Session:
                 self._issued.append(pair)
             return self._issued[number]
 
+    def issued(self) -> list[Pair]:
+        """All pairs that were asked about so far."""
+        with self._lock:
+            return list(self._issued)
+
     def ahead(self) -> list[Pair]:
         """The pair that is judged now and those after it, as far as they can be known."""
         found = []

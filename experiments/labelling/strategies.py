@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from appo_jax.data import preferences
-from appo_jax.data.dataset import Dataset
+from appo_jax.data.dataset import STD_FLOOR, Dataset
 from appo_jax.types import InputError
 from experiments.labelling import journal
 from experiments.labelling.records import Segment, Segments, unordered
@@ -22,7 +22,6 @@ from experiments.labelling.records import Segment, Segments, unordered
 Answers = Mapping[Segments, float | None]
 
 CANDIDATES = 10  # pairs of which `changing` takes one
-OBJECT_COLUMNS = slice(4, 18)  # of a Meta-World observation: places and turns of the objects
 NUM_LISTS = 2  # that `ranked` fills in turn, so that the next pair is known while one is judged
 
 
@@ -94,23 +93,25 @@ class Random:
 
 
 class Changing(Random):
-    """Of ten random pairs the one whose observations change most."""
+    """Of ten random pairs the one whose observations change most.
 
-    def __init__(self, segmented: Segmented, seed: int, columns: slice):
-        """columns: of an observation, in which change counts."""
+    In all columns, each in its standard deviations: of Meta-World's the objects' alone gave more
+    ties (docs/measurements.md).
+    """
+
+    def __init__(self, segmented: Segmented, seed: int):
         super().__init__(segmented, seed)
-        self._columns = columns
-        std = segmented.dataset.moments[1][columns]
-        self._scale = np.where(std > 1e-6, std, np.inf)  # what never changes doesn't count
+        std = segmented.dataset.moments[1]
+        self._scale = np.where(std > STD_FLOOR, std, np.inf)  # what never changes doesn't count
 
     def _pick(self, generator: np.random.Generator) -> np.ndarray:
         pairs = np.stack([self._segmented.draw(generator) for _ in range(CANDIDATES)])
-        return pairs[np.argmax([self.change(rows) for rows in pairs])]
+        return pairs[np.argmax([self._change(rows) for rows in pairs])]
 
-    def change(self, rows: np.ndarray) -> float:
-        """How far a pair's segments go in the columns, in their standard deviations."""
+    def _change(self, rows: np.ndarray) -> float:
+        """How far a pair's segments go, over all columns."""
         steps = np.arange(self._segmented.length + 1)
-        seen = self._segmented.dataset.observations[rows[:, None] + steps, self._columns]
+        seen = self._segmented.dataset.observations[rows[:, None] + steps]
         return float((np.ptp(seen, axis=1) / self._scale).sum())
 
 

@@ -217,6 +217,7 @@ TINY_TRANSFORMER = (
 )
 
 
+@pytest.mark.slow  # the same as of an ensemble, with another program
 def test_a_killed_fit_of_a_transformer_goes_on_to_the_same_bits(
     data_dir: Path, tmp_path: Path
 ) -> None:
