@@ -42,7 +42,7 @@ class Options(Settings):
 
     labeller: str = setting("me", "who answers; names the journal")
     num_pairs: int = setting(500, "pairs to ask about, repeated ones too")
-    pairs: str = setting("changing", f"how they are found: {PAIRS}")
+    pairs: str = setting("random", f"how they are found: {PAIRS}")
     segment_length: int = setting(25, "steps of a segment")
     seed: int = setting(0, "of pairs and sides", low=0, high=MAX_INT)
     repeats: float = setting(

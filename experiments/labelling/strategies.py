@@ -95,8 +95,7 @@ class Random:
 class Changing(Random):
     """Of ten random pairs the one whose observations change most.
 
-    In all columns, each in its standard deviations: of Meta-World's the objects' alone gave more
-    ties (docs/measurements.md).
+    In all columns, each in its standard deviations (measured: docs/measurements.md).
     """
 
     def __init__(self, segmented: Segmented, seed: int):

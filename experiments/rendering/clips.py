@@ -17,42 +17,33 @@ import dataclasses
 import io
 import math
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from PIL import Image
 
 from appo_jax.envs import meta_world
 from appo_jax.types import InputError
-from experiments.rendering import lines, recovery
+from experiments.rendering import lines
 from experiments.rendering.scene import Scene, fitted
+from experiments.rendering.sources import (
+    HAND,
+    OBJECT,
+    Broken,
+    Recovered,
+    Stored,
+    approximated,
+    replayed,
+)
+
+Play: TypeAlias = Callable[[Scene, Stored], Iterator[None]]
 
 FRAMES, SEED, RECOVERED = "frames", "re-simulated", "re-simulated, reset recovered"
 APPROXIMATED, LINES = "approximated", "lines"
-_DRIFT, _APPROXIMATE = 0.01, 0.03  # metres
-_HAND, _OBJECT = slice(0, 3), slice(4, 7)  # of a Meta-World observation
 _QUALITY = 88  # of JPEG, colours at full resolution
 _MAX_SIDE = 16384  # pixels of a sheet; browsers take no more
 _RING = 24  # points of the ring that shows the goal
 _RING_RADIUS = 0.04
-
-
-@dataclasses.dataclass(frozen=True)
-class Stored:
-    """What a data set knows of an episode, up to a clip's end.
-
-    observations `[steps + 1, observation_dim]`, actions `[steps, action_dim]` in the environment's
-    own units, float32; start: the clip's first step; seed: of the episode's reset, None if unknown;
-    frames: a folder of pictures, None if there is none.
-    """
-
-    episode: int
-    start: int
-    observations: np.ndarray
-    actions: np.ndarray
-    seed: int | None = None
-    frames: Path | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,16 +69,12 @@ class Clip:
         return fields
 
 
-class _Broken(Exception):
-    """A source doesn't hold what it promises."""
-
-
 class Clips:
     """Makes clips of one environment's episodes. scene: None where nothing can be drawn."""
 
     def __init__(self, scene: Scene | None, width: int, height: int):
         self._scene, self._size = scene, (width, height)
-        self._vectors: dict[int, np.ndarray | None] = {}  # of resets, by episode
+        self._recovered = Recovered()
 
     def make(self, stored: Stored, view: int) -> Clip:
         """The clip by the best source. Raises InputError for frames that aren't as expected."""
@@ -98,29 +85,21 @@ class Clips:
         for source, play in self._sources(stored):
             try:
                 return self._drawn(source, stored, view, play)
-            except (_Broken, InputError):  # the next one is not as good
+            except (Broken, InputError):  # the next one is not as good
                 continue
         return self._clip(LINES, self._lines(stored), {})
 
-    def _sources(
-        self, stored: Stored
-    ) -> Iterator[tuple[str, Callable[[Scene, Stored], Iterator[None]]]]:
+    def _sources(self, stored: Stored) -> Iterator[tuple[str, Play]]:
         if self._scene is None:
             return
         if stored.seed is not None:
-            yield SEED, _replayed
+            yield SEED, replayed
         if self._scene.is_meta_world:
             yield RECOVERED, self._recovered
         if self._scene.model is not None:
-            yield APPROXIMATED, _approximated
+            yield APPROXIMATED, approximated
 
-    def _drawn(
-        self,
-        source: str,
-        stored: Stored,
-        view: int,
-        play: Callable[[Scene, Stored], Iterator[None]],
-    ) -> Clip:
+    def _drawn(self, source: str, stored: Stored, view: int, play: Play) -> Clip:
         assert self._scene is not None
         scene = self._scene
         view = min(view, len(scene.views) - 1)
@@ -128,30 +107,13 @@ class Clips:
         points = _points(scene, stored, view) if scene.is_meta_world else {}
         return self._clip(source, frames, points)
 
-    def _recovered(self, scene: Scene, stored: Stored) -> Iterator[None]:
-        if stored.episode not in self._vectors:
-            self._vectors[stored.episode] = recovery.recover(
-                scene.env, stored.observations[1], stored.actions[0]
-            )
-        vector = self._vectors[stored.episode]
-        if vector is None:
-            raise _Broken
-        meta_world.reset_to(scene.env, vector)
-        for step, action in enumerate(stored.actions, start=1):
-            if step > stored.start:
-                yield
-            seen = scene.env.step(action)[0]
-            if step >= stored.start:
-                _check_near(seen, stored.observations[step], _DRIFT)
-        yield
-
     def _lines(self, stored: Stored) -> list[np.ndarray]:
         is_meta_world = self._scene is not None and self._scene.is_meta_world
         return lines.draw(
             stored.observations[stored.start :],
             stored.actions[stored.start :],
             *self._size,
-            places={"hand": _HAND, "object": _OBJECT, "goal": meta_world.GOAL_COLUMNS}
+            places={"hand": HAND, "object": OBJECT, "goal": meta_world.GOAL_COLUMNS}
             if is_meta_world or stored.observations.shape[1] == meta_world.OBSERVATION_DIM
             else {},
         )
@@ -174,102 +136,13 @@ class Clips:
         return Clip(file.getvalue(), source, len(frames), columns, width, height, points)
 
 
-def _replayed(scene: Scene, stored: Stored) -> Iterator[None]:
-    """Pass the frames of an episode that follows from its seed, each observation as it was."""
-    assert stored.seed is not None
-    _check_same(scene.family.reset(scene.env, stored.seed), stored.observations[0])
-    for step, action in enumerate(stored.actions):
-        if step >= stored.start:
-            yield
-        seen = scene.env.step(action.reshape(scene.env.action_space.shape or ()))[0]
-        _check_same(seen, stored.observations[step + 1])
-    yield
-
-
-def _approximated(scene: Scene, stored: Stored) -> Iterator[None]:
-    if scene.is_meta_world:
-        yield from _with_the_hand_led(scene, stored)
-    else:
-        yield from _put_into_observations(scene, stored)
-
-
-def _with_the_hand_led(scene: Scene, stored: Stored) -> Iterator[None]:
-    """Lead the hand, and put the object, where they were seen; nothing touches anything."""
-    import mujoco
-
-    env: Any = scene.env.unwrapped
-    model, data = scene.model, scene.data
-    free = np.flatnonzero(model.jnt_type == mujoco.mjtJoint.mjJNT_FREE)
-    if len(free) != 1:
-        raise _Broken
-    place = int(model.jnt_qposadr[free[0]])
-    speed = int(model.jnt_dofadr[free[0]])
-    scene.env.reset()
-    flags = model.opt.disableflags
-    model.opt.disableflags = flags | mujoco.mjtDisableBit.mjDSBL_CONTACT
-    try:
-        mujoco.mj_forward(model, data)
-        hand_offset = data.mocap_pos[0] - env.get_endeff_pos()
-        object_offset = data.qpos[place : place + 3] - env._get_pos_objects()[:3]
-        for step in range(stored.start, len(stored.observations)):
-            seen = stored.observations[step]
-            data.mocap_pos[0] = seen[_HAND] + hand_offset
-            grip = stored.actions[min(step, len(stored.actions) - 1), 3]
-            data.ctrl[:] = (grip, -grip)
-            # A step of the environment is five of MuJoCo's; the first time the hand comes from
-            # where the reset left it.
-            for _ in range(400 if step == stored.start else 20):
-                data.qpos[place : place + 3] = seen[_OBJECT] + object_offset
-                data.qvel[speed : speed + 6] = 0
-                mujoco.mj_step(model, data)
-            data.qpos[place : place + 3] = seen[_OBJECT] + object_offset
-            mujoco.mj_forward(model, data)
-            there = np.zeros(7)
-            there[_HAND], there[_OBJECT] = env.get_endeff_pos(), env._get_pos_objects()[:3]
-            _check_near(there, seen, _APPROXIMATE)
-            yield
-    finally:
-        model.opt.disableflags = flags
-
-
-def _put_into_observations(scene: Scene, stored: Stored) -> Iterator[None]:
-    """Positions and speeds of Gymnasium's MuJoCo environments, whose observations hold them."""
-    env: Any = scene.env.unwrapped
-    structure = getattr(env, "observation_structure", None)
-    if structure is None or set(structure) - {"skipped_qpos", "qpos", "qvel"}:
-        raise _Broken
-    scene.env.reset()
-    skipped = int(structure.get("skipped_qpos", 0))
-    position = env.init_qpos.copy()
-    for seen in stored.observations[stored.start :].astype(np.float64):
-        numbers = len(position) - skipped
-        if len(seen) != numbers + len(env.init_qvel):
-            raise _Broken
-        position[skipped:] = seen[:numbers]
-        env.set_state(position, seen[numbers:])
-        yield
-        # What isn't observed is how far it has come; it follows from the speed.
-        position[:skipped] += seen[numbers : numbers + skipped] * env.dt
-
-
-def _check_same(seen: np.ndarray, stored: np.ndarray) -> None:
-    if not np.array_equal(np.asarray(seen, np.float32).reshape(-1), stored):
-        raise _Broken
-
-
-def _check_near(seen: np.ndarray, stored: np.ndarray, most: float) -> None:
-    for place in (_HAND, _OBJECT):
-        if not np.linalg.norm(seen[place] - stored[place]) <= most:
-            raise _Broken
-
-
 def _points(scene: Scene, stored: Stored, view: int) -> dict[str, Any]:
     """Hand, object and goal as they were observed, in pixels."""
     seen = stored.observations[stored.start :].astype(np.float64)
     goal = seen[-1, meta_world.GOAL_COLUMNS]
     found = {
-        "hand": scene.project(seen[:, _HAND], view),
-        "object": scene.project(seen[:, _OBJECT], view),
+        "hand": scene.project(seen[:, HAND], view),
+        "object": scene.project(seen[:, OBJECT], view),
     }
     if goal.any():
         angles = np.linspace(0, 2 * np.pi, _RING, endpoint=False)

@@ -8,9 +8,9 @@ from PIL import Image, ImageDraw
 
 from appo_jax.data.dataset import Dataset
 from appo_jax.data.preferences import Preferences
-from experiments.rendering.clips import Clip, Clips, Stored
+from experiments.rendering.clips import Clip, Clips
+from experiments.rendering.sources import Stored
 from experiments.rendering.video import GOAL, GREEN, GREY, captioned
-from experiments.rendering.worker import episode_seeds
 
 FRAMES_PER_SECOND = 10.0  # slower than life: a segment of 25 steps takes a third of a second
 
@@ -25,7 +25,8 @@ def frames(
     label = float(labels.labels[pair])
     sides, sources = [], []
     for side, is_preferred in ((0, label < 0.5), (1, label > 0.5)):
-        stored = _stored(dataset, labels, pair, side)
+        places = int(labels.episodes[pair, side]), int(labels.starts[pair, side])
+        stored = Stored.of(dataset, *places, labels.length)
         clip = clips.make(stored, 0)
         end = stored.start + labels.length
         text = f"{side}: episode {stored.episode}, steps {stored.start} to {end}"
@@ -34,20 +35,6 @@ def frames(
         sides.append([captioned(frame, text, colour) for frame in _pictures(clip)])
         sources.append(clip.source)
     return [np.hstack(both) for both in zip(*sides, strict=True)], sources
-
-
-def _stored(dataset: Dataset, labels: Preferences, pair: int, side: int) -> Stored:
-    """As `worker.Renderer` asks for a clip."""
-    episode, start = int(labels.episodes[pair, side]), int(labels.starts[pair, side])
-    seeds = episode_seeds(dataset)
-    first, end = int(dataset.episode_starts[episode]), start + labels.length
-    return Stored(
-        episode=episode,
-        start=start,
-        observations=dataset.observations[first : first + end + 1],
-        actions=dataset.actions[first : first + end],
-        seed=seeds[episode] if seeds else None,
-    )
 
 
 def _pictures(clip: Clip) -> Sequence[np.ndarray]:

@@ -17,8 +17,9 @@ from appo_jax import workers
 from appo_jax.data.dataset import Dataset
 from appo_jax.types import InputError
 from experiments.rendering import graphics
-from experiments.rendering.clips import Clip, Clips, Stored
+from experiments.rendering.clips import Clip, Clips
 from experiments.rendering.scene import Scene
+from experiments.rendering.sources import Stored
 
 _KEPT = 64  # clips, of about a megabyte
 _START_SECONDS = 180  # of a renderer, at most, on a busy machine
@@ -53,7 +54,6 @@ class Renderer:
     def __init__(self, dataset: Dataset, env_name: str | None, length: int, look: Look):
         """Find a graphics library and start the process. env_name: None where nobody knows it."""
         self._dataset, self._env_name, self._length, self._look = dataset, env_name, length, look
-        self._seeds = episode_seeds(dataset)
         self.views: Sequence[str] = ("lines",)
         self.notes: list[str] = []
         self._library: str | None = None
@@ -137,7 +137,7 @@ class Renderer:
                 self._changed.notify_all()
 
     def _make(self, key: Key) -> Clip:
-        stored = self._stored(key)
+        stored = Stored.of(self._dataset, key.episode, key.start, self._length, self._look.frames)
         for _ in range(2):
             if self._library is None or self._closed:
                 break
@@ -185,26 +185,6 @@ class Renderer:
             self._process.kill()
             self._process.join()
             self._process = None
-
-    def _stored(self, key: Key) -> Stored:
-        first = int(self._dataset.episode_starts[key.episode])
-        end = key.start + self._length
-        return Stored(
-            episode=key.episode,
-            start=key.start,
-            observations=self._dataset.observations[first : first + end + 1],
-            actions=self._dataset.actions[first : first + end],
-            seed=self._seeds[key.episode] if self._seeds else None,
-            frames=self._look.frames,
-        )
-
-
-def episode_seeds(dataset: Dataset) -> list[int] | None:
-    """The seeds of the episodes' resets, where the metadata hold them."""
-    seeds = dataset.metadata.get("episode_seeds")
-    if not isinstance(seeds, list) or not all(type(seed) is int for seed in seeds):
-        return None
-    return seeds if len(seeds) == dataset.num_episodes else None
 
 
 def _received(pipe: Connection, seconds: float) -> Any:

@@ -130,7 +130,8 @@ def tab(folder: Path) -> Iterator[Tab]:
     os.close(theirs_in)
     os.close(theirs_out)
     try:
-        yield Tab(ours_out, ours_in)
+        opened = Tab(ours_out, ours_in)
+        yield opened
     finally:
         browser.terminate()
         browser.wait(30)
