@@ -21,9 +21,10 @@ from appo_jax.networks import MLP, Params, forward, forward_ensemble, state_acti
 from appo_jax.relabelling import rewards_of_rows
 from appo_jax.settings import MAX_LAYERS, MAX_ROWS, MAX_UNITS, Settings, setting
 from appo_jax.trainable import Trainable
-from appo_jax.types import LabelledPairs, Metrics, SegmentPairs, Store, View
+from appo_jax.types import InputError, LabelledPairs, Metrics, SegmentPairs, Store, View
 
 LABELS_OF_ANY_LENGTH = True  # a segment's score is a sum over as many steps as it has
+_CROPS = 2**31 - 1  # folded into the key of batches; no epoch has this number
 _RELABEL_ROWS = 8192  # rows of one relabelling step: bounds the memory of the activations
 
 
@@ -40,6 +41,15 @@ class Config(Settings):
     decay_epochs: int = setting(10, "epochs between decays")
     num_epochs: int = setting(300, "passes over the labels")
     batch_size: int = setting(512, "labelled pairs of one update", high=MAX_ROWS)
+    loss: Literal["bradley_terry", "linear"] = setting(
+        "bradley_terry",
+        "what the scores of a pair are worth: bradley_terry (odds grow with e to their difference) "
+        "or linear (LiRE's: odds are their ratio, each shifted above 0)",
+    )
+    crop: int | None = setting(
+        None,
+        "least steps of a part of each segment, drawn anew for each update (SURF); None: whole",
+    )
     scale: Literal["minmax", "raw"] = setting(
         "minmax", "of r_hat: minmax ([0, 1] over the data set) or raw (the members' mean)"
     )
@@ -112,12 +122,33 @@ def sample(
     )
     indices, weights = jax.vmap(draw)(keys)
     inputs, is_step = inputs_of(store, jax.tree.map(lambda leaf: leaf[indices], pairs))
+    if config.crop is not None:
+        crop_keys = jax.random.split(
+            jax.random.fold_in(jax.random.fold_in(key, _CROPS), step), config.ensemble_size
+        )
+        crops = jax.vmap(functools.partial(_draw_crop, config.crop, pairs))(crop_keys)
+        is_step = jnp.broadcast_to(crops[:, None], inputs.shape[:-1])
     return Batch(
         inputs=inputs,
         labels=pairs.labels[indices],
         weights=weights,
         is_step=is_step,
     )
+
+
+def _draw_crop(least: int, pairs: LabelledPairs, key: jax.Array) -> jax.Array:
+    """The steps of a minibatch's crop: one length, one start for each side, `[2, length]` bool."""
+    if pairs.lengths is not None or least > pairs.length:
+        raise InputError(
+            f"crop={least}: labels compare segments of up to {pairs.length} steps"
+            f"{'' if pairs.lengths is None else ', which differ'}, expected equally long ones of "
+            "at least as many"
+        )
+    length_key, start_key = jax.random.split(key)
+    length = jax.random.randint(length_key, (), least, pairs.length + 1)
+    starts = jax.random.randint(start_key, (2, 1), 0, pairs.length - length + 1)
+    steps = jnp.arange(pairs.length)
+    return (steps >= starts) & (steps < starts + length)
 
 
 def inputs_of(store: Store, pairs: LabelledPairs) -> tuple[jax.Array, jax.Array | None]:
@@ -145,7 +176,7 @@ def update_step(config: Config, state: TrainState, batch: Batch) -> tuple[TrainS
     def loss(params: Params, member: Batch) -> tuple[jax.Array, jax.Array]:
         scores = forward(_network(config), params, member.inputs)[..., 0]
         scores = jnp.tanh(scores).sum(axis=-1, where=member.is_step)
-        per_pair = losses.preference_loss(scores, member.labels)
+        per_pair = _preference_loss(config, scores, member)
         return jnp.average(per_pair, weights=member.weights), scores
 
     (loss_values, scores), grads = jax.vmap(jax.value_and_grad(loss, has_aux=True))(
@@ -194,6 +225,15 @@ def relabel(
     return rewards_of_rows(
         members_mean, store, view, num_rows, _RELABEL_ROWS, config.scale == "minmax"
     )
+
+
+def _preference_loss(config: Config, scores: jax.Array, batch: Batch) -> jax.Array:
+    if config.loss == "bradley_terry":
+        return losses.preference_loss(scores, batch.labels)
+    num_steps: jax.Array | int = batch.inputs.shape[-2]
+    if batch.is_step is not None:
+        num_steps = batch.is_step.sum(axis=-1)
+    return losses.linear_preference_loss(scores, batch.labels, num_steps)
 
 
 def _updates_per_epoch(config: Config, num_pairs: int) -> int:

@@ -44,7 +44,7 @@ from experiments.terminal.progress import Terminal
 
 _LISTS = ("num_feedback", "seed")  # of an Experiment's settings, those that span a grid
 _EVALUATION = ("eval_interval", "eval_episodes", "eval_stop_at_success")
-_LABELS = ("segment_length", "tie_threshold", "label_noise", "reward")
+_LABELS = ("segment_length", "feedback", "tie_threshold", "label_noise", "reward")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +160,8 @@ def experiments_from_flags(
     specs = _datasets(
         request, env_names, own.get("segment_length", 0), execution.data_dir, find_dataset
     )
-    counts = _label_counts(own.pop("num_feedback", None), execution, env_names)
+    feedback = own.get("feedback", Experiment.feedback)
+    counts = _label_counts(own.pop("num_feedback", None), feedback, execution, env_names)
     seeds = _seeds(own.pop("seed", (Experiment.seed,)), request.num_seeds)
     own.setdefault("tie_threshold", family.tie_threshold)
     own.setdefault("reward", reward_controls.own_kind(values.algorithm))
@@ -265,9 +266,17 @@ def _seeds(given_seeds: tuple[int, ...], num_seeds: int | None) -> tuple[int, ..
 
 
 def _label_counts(
-    given_counts: tuple[int, ...] | None, execution: Execution, env_names: Sequence[str]
+    given_counts: tuple[int, ...] | None,
+    feedback: str,
+    execution: Execution,
+    env_names: Sequence[str],
 ) -> tuple[int, ...]:
     preferences = execution.preferences
+    if preferences is not None and feedback != Experiment.feedback:
+        raise InputError(
+            f"--feedback={feedback}: a scheme of the scripted teacher, found with "
+            f"--preferences={preferences}, expected one of the two"
+        )
     if preferences is None:
         return given_counts or (Experiment.num_feedback,)
     if len(env_names) > 1:
@@ -318,7 +327,8 @@ def describe(runs: Sequence[Experiment], execution: Execution) -> str:
         "algorithm": f"{first.algorithm}, {algorithm.help}; {', '.join(numbers)}",
         "policy": _changed(first.policy),
         "data set": f"\n{'':<15}".join(data),
-        "labels": f"{counts} pairs of segments of {first.segment_length} steps; {teacher}",
+        "labels": f"{counts} {_compared(first)} of segments of {first.segment_length} steps; "
+        f"{teacher}",
         "reward": _reward(first),
         "evaluation": f"{first.eval_episodes} episodes every {first.eval_interval:,} of "
         f"{first.num_updates:,} updates, {execution.num_workers} workers",
@@ -326,6 +336,10 @@ def describe(runs: Sequence[Experiment], execution: Execution) -> str:
         "results": f"{execution.workdir}",
     }
     return "\n".join(f"{title:<15}{text}" for title, text in lines.items())
+
+
+def _compared(run: Experiment) -> str:
+    return "pairs" if run.feedback == Experiment.feedback else f"comparisons ({run.feedback})"
 
 
 def _several(values: Iterable[Any]) -> str:

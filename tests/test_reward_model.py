@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from appo_jax import reward_model, training
+from appo_jax import losses, reward_model, training
 from appo_jax.data import preferences, sampling
 from appo_jax.data.dataset import Dataset, Episode, from_episodes, to_device
 from appo_jax.keys import Purpose
-from appo_jax.types import LabelledPairs
+from appo_jax.types import InputError, LabelledPairs
 
 SMALL = reward_model.Config(hidden_dim=16, num_epochs=4, batch_size=4)
 jitted_init = jax.jit(reward_model.init, static_argnums=(0, 2, 3, 4))
@@ -244,3 +244,54 @@ def test_steps_behind_a_segments_end_count_for_nothing() -> None:
     np.testing.assert_array_equal(batch.inputs[0, first, 0], whole(5, 0)[0])
     np.testing.assert_array_equal(batch.inputs[0, first, 1, :2], whole(2, 0)[1])
     np.testing.assert_array_equal(batch.inputs[0, 1 - first, :, :4], whole(4, 1))
+
+
+def test_a_crop_is_of_one_length_with_a_start_for_each_side() -> None:
+    data = planted_dataset(2)
+    store, view = to_device(data, 5)
+    pairs = LabelledPairs(rows=jnp.array([[3, 70], [20, 90]]), labels=jnp.ones(2), length=5)
+    config = dataclasses.replace(SMALL, crop=3)
+    sample = jax.jit(functools.partial(reward_model.sample, config))
+    seen = set()
+    for step in range(40):
+        batch = sample(jax.random.key(0), jnp.int32(step), store, view, pairs)
+        assert batch.is_step is not None
+        found = np.asarray(batch.is_step)
+        assert (found == found[:, :1]).all()  # shared by the pairs of a member's batch
+        for member in found[:, 0]:
+            lengths, starts = member.sum(axis=-1), member.argmax(axis=-1)
+            assert lengths[0] == lengths[1]
+            for side, start in zip(member, starts, strict=True):
+                assert side[start : start + lengths[0]].all()
+            seen.add((int(lengths[0]), *starts.tolist()))
+    # 3 steps begin at 0 to 2, 4 at 0 or 1, 5 at 0: nine, four and one.
+    expected = {(n, a, b) for n in (3, 4, 5) for a in range(6 - n) for b in range(6 - n)}
+    assert seen == expected
+    whole = reward_model.sample(SMALL, jax.random.key(0), jnp.int32(0), store, view, pairs)
+    first = sample(jax.random.key(0), jnp.int32(0), store, view, pairs)
+    np.testing.assert_array_equal(whole.inputs, first.inputs)  # pairs are drawn as without
+    for wrong, message in (
+        (pairs.replace(lengths=jnp.full((2, 2), 5)), "which differ, expected equally long ones"),
+        (pairs.replace(length=2), "crop=3: labels compare segments of up to 2 steps, expected"),
+    ):
+        with pytest.raises(InputError, match=message):
+            sample(jax.random.key(0), jnp.int32(0), store, view, wrong)
+
+
+def test_the_linear_loss_is_that_of_the_config() -> None:
+    config = dataclasses.replace(SMALL, loss="linear")
+    data = planted_dataset(2)
+    store, view = to_device(data, 5)
+    pairs = LabelledPairs(
+        rows=jnp.array([[3, 70], [20, 90]]), labels=jnp.array([1.0, 0.0]), length=5
+    )
+    state = init(2)
+    batch = reward_model.sample(config, jax.random.key(0), jnp.int32(0), store, view, pairs)
+    _, metrics = reward_model.update_step(config, state, batch)
+    outputs = jnp.tanh(
+        jax.vmap(functools.partial(reward_model.forward, reward_model._network(config)))(
+            state.members.params, batch.inputs
+        )
+    )[..., 0].sum(axis=-1)
+    expected = losses.linear_preference_loss(outputs, batch.labels, 5).mean(where=batch.weights > 0)
+    assert metrics["reward/loss"] == pytest.approx(float(expected), rel=1e-5)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from appo_jax import registry, training
+from appo_jax.data import schemes
 from appo_jax.settings import MAX_INT, MAX_ROWS, Settings, setting
 from appo_jax.types import InputError
 
@@ -53,6 +54,11 @@ class Experiment(Settings):
     segment_length: int = setting(25, "steps of a segment")
     tie_threshold: float = setting(
         0.0, "returns that differ by no more are a tie; on Meta-World 12.5", low=0
+    )
+    feedback: schemes.Feedback = setting(
+        "independent",
+        "what --num_feedback comparisons of the scripted teacher become: independent pairs, or all "
+        "pairs of the ranked lists of a chain (seqrank) or of binary searches (ranked, LiRE's)",
     )
     label_noise: float = setting(0.0, "chance that a label becomes another one", low=0, high=1)
     reward: Literal["learned", "shuffled", "negated", "true", "zero", "none"] = setting(

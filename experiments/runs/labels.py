@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from appo_jax import registry
-from appo_jax.data import checks, preferences
+from appo_jax.data import checks, preferences, schemes
 from appo_jax.data.dataset import Dataset
 from appo_jax.data.preferences import Preferences
 from appo_jax.envs import environment
@@ -61,7 +61,8 @@ def obtain(
         labels = found.first(run.num_feedback)
         _check_lengths(labels, run, file)
     else:
-        labels = preferences.scripted(
+        labels = schemes.scripted(
+            run.feedback,
             dataset,
             run.seed,
             run.num_feedback,
