@@ -19,6 +19,8 @@ from experiments.terminal.cli import help_text
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "library.md"
+CARRIED_OUT = "adding_other_parts.md"  # by `test_tutorials.py`, as the tutorials are
+PAGES = sorted(page for page in (ROOT / "docs").glob("*.md") if page.name != CARRIED_OUT)
 SMALLER = {
     "num_epochs=300": "num_epochs=2, hidden_dim=8, hidden_layers=1",
     "appo.Config()": "appo.Config(hidden_dim=8, hidden_layers=1, batch_size=8, num_pairs=2)",
@@ -57,7 +59,7 @@ def test_from_labels_to_a_policy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_help_shows_every_flag_of_the_documents() -> None:
     seen = set()
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for page in (ROOT / "README.md", *PAGES):
         text = page.read_text().replace("\\\n", " ")
         for command, line in re.findall(r"-m experiments\.(\w+)([^`\n]*)", text):
             arguments = re.findall(r"--\w+(?:=[^ ]+)?", line)
@@ -70,6 +72,23 @@ def test_help_shows_every_flag_of_the_documents() -> None:
                 assert re.search(rf"{name}\b", shown), f"{page.name}: {command} {name}"
                 seen.add((command, name))
     assert {("collect", "--num_seeds"), ("evaluate", "--checkpoint")} <= seen
+
+
+# Blocks that tests run, of each page.
+RUN = {"library.md": 3, "adding_an_algorithm.md": 2, "export.md": 1, "running.md": 1}
+
+
+def test_every_other_block_says_what_it_takes() -> None:
+    for page in PAGES:
+        text = page.read_text()
+        marked = re.findall(
+            r"^(?:<!-- (?:takes|needs) .* -->\n```(?:bash|python)"
+            r"|```\{code-block\} (?:bash|python)\n:caption: Full size)",
+            text,
+            re.MULTILINE,
+        )
+        found = re.findall(r"^```(?:\{code-block\} )?(?:bash|python)$", text, re.MULTILINE)
+        assert len(found) - len(marked) == RUN.get(page.name, 0), page.name
 
 
 _ALL = re.MULTILINE | re.DOTALL
