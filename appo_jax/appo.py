@@ -238,7 +238,8 @@ def _summed_td_errors(
 def critic_loss(lam: jax.Array | float, adversarial: jax.Array, error: jax.Array) -> jax.Array:
     """The loss lambda L_adv + E. A small lambda is little conservatism.
 
-    Algorithm 2 of the paper has the reciprocal of this lambda.
+    Algorithm 2 of the paper has lambda on the other term, and a sum over its H steps where this has
+    a mean: H / lambda there does what lambda does here.
     """
     return lam * adversarial + error
 

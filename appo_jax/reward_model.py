@@ -23,6 +23,7 @@ from appo_jax.settings import MAX_LAYERS, MAX_ROWS, MAX_UNITS, Settings, setting
 from appo_jax.trainable import Trainable
 from appo_jax.types import LabelledPairs, Metrics, SegmentPairs, Store, View
 
+LABELS_OF_ANY_LENGTH = True  # a segment's score is a sum over as many steps as it has
 _RELABEL_ROWS = 8192  # rows of one relabelling step: bounds the memory of the activations
 
 
@@ -60,11 +61,14 @@ class Batch(struct.PyTreeNode):
 
     inputs: `[members, batch, 2, length, observation_dim + action_dim]`.
     labels, weights: `[members, batch]`; weight 0 marks the filling of an epoch's last batch.
+    is_step: `[members, batch, 2, length]`, False behind a segment's end; None where all are equally
+    long.
     """
 
     inputs: jax.Array
     labels: jax.Array
     weights: jax.Array
+    is_step: jax.Array | None = None
 
 
 def init(
@@ -107,12 +111,26 @@ def sample(
         batch_size=min(config.batch_size, num_pairs),
     )
     indices, weights = jax.vmap(draw)(keys)
-    rows = pairs.rows[indices][..., None] + jnp.arange(pairs.length)
+    inputs, is_step = inputs_of(store, jax.tree.map(lambda leaf: leaf[indices], pairs))
     return Batch(
-        inputs=state_action(store.observations[rows], store.actions[rows]),
+        inputs=inputs,
         labels=pairs.labels[indices],
         weights=weights,
+        is_step=is_step,
     )
+
+
+def inputs_of(store: Store, pairs: LabelledPairs) -> tuple[jax.Array, jax.Array | None]:
+    """What the members see of labelled pairs, `[..., 2, length, observation_dim + action_dim]`.
+
+    Beside it, `[..., 2, length]`, whether there is such a step, or None where all are as long.
+    """
+    steps, is_step = jnp.arange(pairs.length), None
+    if pairs.lengths is not None:
+        is_step = steps < pairs.lengths[..., None]
+        steps = jnp.where(is_step, steps, 0)  # behind its end lie other episodes, or nothing
+    rows = pairs.rows[..., None] + steps
+    return state_action(store.observations[rows], store.actions[rows]), is_step
 
 
 @functools.partial(jax.jit, static_argnames="config")
@@ -126,7 +144,7 @@ def update_step(config: Config, state: TrainState, batch: Batch) -> tuple[TrainS
 
     def loss(params: Params, member: Batch) -> tuple[jax.Array, jax.Array]:
         scores = forward(_network(config), params, member.inputs)[..., 0]
-        scores = jnp.tanh(scores).sum(axis=-1)
+        scores = jnp.tanh(scores).sum(axis=-1, where=member.is_step)
         per_pair = losses.preference_loss(scores, member.labels)
         return jnp.average(per_pair, weights=member.weights), scores
 
@@ -148,8 +166,15 @@ def update_step(config: Config, state: TrainState, batch: Batch) -> tuple[TrainS
 def score(config: Config, state: TrainState, segments: SegmentPairs) -> jax.Array:
     """What the labels compare: the sum of a segment's steps, `[pairs, 2]`, of the members' mean."""
     inputs = state_action(segments.observations[:, :, :-1], segments.actions)
+    return scores_of(config, state, inputs)
+
+
+def scores_of(
+    config: Config, state: TrainState, inputs: jax.Array, is_step: jax.Array | None = None
+) -> jax.Array:
+    """The same of what `inputs_of` gives, `[..., 2]`."""
     outputs = forward_ensemble(_network(config), state.members.params, inputs)
-    return jnp.tanh(outputs[..., 0]).mean(axis=0).sum(axis=-1)
+    return jnp.tanh(outputs[..., 0]).mean(axis=0).sum(axis=-1, where=is_step)
 
 
 def relabel(

@@ -106,9 +106,11 @@ class LabelledPairs(struct.PyTreeNode):
 
     rows: `[pairs, 2]`, int32, the store's rows at which the two segments start.
     labels: `[pairs]`, probability that the second is preferred.
-    length: steps of a segment (static).
+    length: steps of a segment, or of the longest (static).
+    lengths: `[pairs, 2]`, int32, steps of each segment, where they differ, else None.
     """
 
     rows: jax.Array
     labels: jax.Array
     length: int = struct.field(pytree_node=False)
+    lengths: jax.Array | None = None

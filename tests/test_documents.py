@@ -1,16 +1,20 @@
 """Commands and code of the documents: flags that there are, code that runs as it stands."""
 
+import functools
 import importlib
+import math
 import re
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from absl import flags
 
-from appo_jax import appo, reward_model
+from appo_jax import appo, registry, reward_model, settings
 from appo_jax.data import dataset, minari_io
+from appo_jax.trainable import Trainable
 from experiments.terminal.cli import help_text
 
 ROOT = Path(__file__).parents[1]
@@ -66,3 +70,36 @@ def test_help_shows_every_flag_of_the_documents() -> None:
                 assert re.search(rf"{name}\b", shown), f"{page.name}: {command} {name}"
                 seen.add((command, name))
     assert {("collect", "--num_seeds"), ("evaluate", "--checkpoint")} <= seen
+
+
+_ALL = re.MULTILINE | re.DOTALL
+ALGORITHMS = (ROOT / "docs" / "algorithms.md").read_text()
+
+
+def num_trainable(state: Any) -> int:
+    parts = [part for part in vars(state).values() if isinstance(part, Trainable)]
+    return sum(math.prod(leaf.shape) for part in parts for leaf in jax.tree.leaves(part.params))
+
+
+@pytest.mark.parametrize("name", registry.ALGORITHMS)
+def test_the_table_of_algorithms(name: str) -> None:
+    found = registry.ALGORITHMS[name]
+    learner, reward_learner = found.policy_learner, found.reward_learner
+    (row,) = re.findall(rf"^\| \[`{name}`\]\(#{name}\) \|(.*)\|$", ALGORITHMS, re.MULTILINE)
+    *_, file, parameters, reward_file, reward_parameters, _ = map(str.strip, row.split("|"))
+    init = functools.partial(learner.init, learner.Config(), observation_dim=39, action_dim=4)
+    counted = num_trainable(jax.eval_shape(init, jax.random.key(0)))
+    assert (file, parameters) == (f"{{py:mod}}`~{learner.__name__}`", f"{counted:,}")
+    if reward_learner is None:
+        assert (reward_file.startswith("{"), reward_parameters) == (False, "0")
+    else:
+        init = functools.partial(reward_learner.init, reward_learner.Config())
+        state = jax.eval_shape(lambda key: init(key, 39, 4, 500), jax.random.key(0))
+        assert reward_file == f"{{py:mod}}`~{reward_learner.__name__}`"
+        assert reward_parameters == f"{num_trainable(state):,}"
+
+    (own,) = re.findall(rf"^\({name}\)=\n.*?^\*\*Own settings\*\*:(.*?)\n\n", ALGORITHMS, _ALL)
+    classes = [learner.Config, learner.Swept]
+    classes += [reward_learner.Config] if reward_learner else []
+    names = {field.name for cls in classes for field in settings.fields(cls)}
+    assert set(re.findall(r"`(\w+)`", own)) <= names

@@ -214,3 +214,33 @@ def test_a_score_is_the_sum_of_what_relabelling_gives_the_steps() -> None:
     expected = rewards[rows[..., None] + np.arange(5)].sum(axis=-1)
     found = reward_model.score(config, state, segments)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_steps_behind_a_segments_end_count_for_nothing() -> None:
+    data = planted_dataset(2)
+    store, view = to_device(data, 5)
+    rows, labels = jnp.array([[3, 70], [100, 117]]), jnp.array([1.0, 0.0])
+    # The last segment ends with the data set: what would be its third step lies in no array.
+    lengths = jnp.array([[5, 2], [4, 4]])
+    any_length = LabelledPairs(rows=rows, labels=labels, length=5, lengths=lengths)
+    batch = reward_model.sample(SMALL, jax.random.key(0), jnp.int32(0), store, view, any_length)
+    assert batch.is_step is not None
+    first = int(jnp.argmax(batch.labels[0]))
+    np.testing.assert_array_equal(batch.is_step[0, first].sum(axis=-1), [5, 2])
+    state = init(2)
+    after, metrics = reward_model.update_step(SMALL, state, batch)
+    elsewhere = batch.replace(
+        inputs=jnp.where(batch.is_step[..., None], batch.inputs, 1e3 * batch.inputs + 5)
+    )
+    again, same = reward_model.update_step(SMALL, state, elsewhere)
+    np.testing.assert_array_equal(metrics["reward/loss"], same["reward/loss"])
+    jax.tree.map(np.testing.assert_array_equal, after.members.params, again.members.params)
+
+    def whole(length: int, pair: int) -> np.ndarray:
+        one = LabelledPairs(rows=rows[pair : pair + 1], labels=labels[pair:][:1], length=length)
+        alone = reward_model.sample(SMALL, jax.random.key(0), jnp.int32(0), store, view, one)
+        return np.asarray(alone.inputs[0, 0])
+
+    np.testing.assert_array_equal(batch.inputs[0, first, 0], whole(5, 0)[0])
+    np.testing.assert_array_equal(batch.inputs[0, first, 1, :2], whole(2, 0)[1])
+    np.testing.assert_array_equal(batch.inputs[0, 1 - first, :, :4], whole(4, 1))

@@ -35,7 +35,7 @@ def clip_actions(dataset: Dataset, scale: ActionScale | None = None) -> tuple[Da
 
     scale: from the environment's units, in which the sentences speak; left out, the same ones.
     """
-    rows, ones = dataset.transition_rows(), np.ones(dataset.action_dim)
+    rows, ones = dataset.action_rows(), np.ones(dataset.action_dim)
     actions, scale = dataset.actions[rows], scale or ActionScale(0 * ones, ones)
     low, high = scale.to_raw(-ones), scale.to_raw(ones)
     outside = np.any(np.abs(actions) > 1, axis=1)
@@ -107,7 +107,14 @@ def about_dataset(
             f"(observation columns {goal.start} to {goal.stop - 1}); "
             + ("it may be hidden" if not goals.any() else "a policy may fail at other goals")
         )
-    rewards = dataset.rewards[dataset.transition_rows()]
+    if dataset.rewards is not None:
+        warnings += _about_rewards(dataset.rewards[dataset.transition_rows()], max_reward)
+    return warnings + _about_ends(dataset, terminates) + _about_columns(dataset)
+
+
+def _about_rewards(rewards: np.ndarray, max_reward: float | None) -> list[str]:
+    """True rewards that say little, or are of another scale. rewards: `[transitions]`."""
+    warnings = []
     if np.all(rewards == rewards[0]):
         warnings.append(
             f"the true reward is {rewards[0]:g} in all {len(rewards):,} transitions; by it, every "
@@ -118,7 +125,15 @@ def about_dataset(
             f"a true reward is {rewards[np.abs(rewards).argmax()]:g}, where a step gives "
             f"{max_reward:g} at most: a tie threshold made for such rewards finds too few ties"
         )
-    return warnings + _about_ends(dataset, terminates) + _about_columns(dataset)
+    largest = np.float32(np.abs(rewards).max())
+    exact = rewards.astype(np.float64)
+    if _is_coarse(exact.std(), largest):
+        warnings.append(
+            f"the true rewards, {exact.mean():g} +- {exact.std():.3g}, lie so far from 0 that "
+            f"float32, whose numbers are {np.spacing(largest):.3g} apart there, can't tell "
+            "them apart"
+        )
+    return warnings
 
 
 def _about_ends(dataset: Dataset, terminates: bool) -> list[str]:
@@ -165,13 +180,6 @@ def _about_columns(dataset: Dataset) -> list[str]:
             f"to constant; the first is column {first}, of standard deviation {stds[first]:.3g} "
             f"before and {after[first]:.3g} after"
         )
-    rewards = dataset.rewards[rows].astype(np.float64)
-    if _is_coarse(rewards.std(), largest_reward := np.float32(np.abs(rewards).max())):
-        warnings.append(
-            f"the true rewards, {rewards.mean():g} +- {rewards.std():.3g}, lie so far from 0 that "
-            f"float32, whose numbers are {np.spacing(largest_reward):.3g} apart there, can't tell "
-            "them apart"
-        )
     return warnings
 
 
@@ -186,16 +194,20 @@ def about_labels(preferences: Preferences) -> list[str]:
     warnings = []
     again: list[tuple[int, int]] = []
     contradicting: list[tuple[int, int]] = []
-    first_labels: dict[tuple[tuple[int, int], ...], tuple[int, float]] = {}
-    for index, (episodes, starts, label) in enumerate(
+    first_labels: dict[tuple[tuple[int, int, int], ...], tuple[int, float]] = {}
+    lengths = preferences.lengths
+    if lengths is None:
+        lengths = np.full(preferences.starts.shape, preferences.length)
+    for index, (episodes, starts, steps, label) in enumerate(
         zip(
             preferences.episodes.tolist(),
             preferences.starts.tolist(),
+            lengths.tolist(),
             preferences.labels.tolist(),
             strict=True,
         )
     ):
-        segments = tuple(zip(episodes, starts, strict=True))
+        segments = tuple(zip(episodes, starts, steps, strict=True))
         if segments[0] > segments[1]:
             segments, label = segments[::-1], 1 - label
         before, first_label = first_labels.setdefault(segments, (index, label))

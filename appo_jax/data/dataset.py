@@ -23,6 +23,9 @@ STD_FLOOR = (
 
 
 _ROUNDING = 1e-5  # of an action at a bound
+_KEPT = ("observations", "actions", "rewards", "terminations", "successes")  # of an `Episode`
+_OPTIONAL = ("rewards", "successes", "truncations", "last_action")
+_GROWTH = 8  # an array that grows gets room for an eighth more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,17 +33,20 @@ class Episode:
     """One episode of T steps.
 
     observations `[T + 1, observation_dim]`, actions `[T, action_dim]`, rewards `[T]` (the true
-    reward), terminations `[T]` bool, True at the last step at most, successes `[T]` bool or None
-    where the task knows no success. truncations `[T]` bool, where a time limit cut the episode, at
-    the last step at most; None where that isn't known. They are checked and not kept.
+    reward) or None where nobody knows them, terminations `[T]` bool, True at the last step at most,
+    successes `[T]` bool or None where the task knows no success. truncations `[T]` bool, where a
+    time limit cut the episode, at the last step at most; None where that isn't known. They are
+    checked and not kept. last_action `[action_dim]`: taken at the last observation, where the
+    episode is a segment out of a longer one; None where no action was, or none is known.
     """
 
     observations: np.ndarray
     actions: np.ndarray
-    rewards: np.ndarray
+    rewards: np.ndarray | None
     terminations: np.ndarray
     successes: np.ndarray | None = None
     truncations: np.ndarray | None = None
+    last_action: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,19 +92,22 @@ class Dataset:
     """Trajectories in the layout of the module docstring, on the host.
 
     observations `[rows, observation_dim]` float32, actions `[rows, action_dim]` float32,
-    rewards `[rows]` float32 (true reward; 0 on the last row of an episode), terminations `[rows]`
-    bool, successes `[rows]` bool or None, lengths `[episodes]` int64 (steps of each episode),
-    id: name under which people know the set; metadata: where it came from.
+    rewards `[rows]` float32 (true reward; 0 on the last row of an episode) or None where they
+    aren't known, terminations `[rows]` bool, successes `[rows]` bool or None, lengths `[episodes]`
+    int64 (steps of each episode), id: name under which people know the set; metadata: where it came
+    from. has_last_action `[episodes]` bool: whether the action on an episode's last row was taken,
+    and is no dummy; None where none was.
     """
 
     observations: np.ndarray
     actions: np.ndarray
-    rewards: np.ndarray
+    rewards: np.ndarray | None
     terminations: np.ndarray
     successes: np.ndarray | None
     lengths: np.ndarray
     id: str
     metadata: Mapping[str, Any]
+    has_last_action: np.ndarray | None = None
 
     @property
     def observation_dim(self) -> int:
@@ -124,6 +133,22 @@ class Dataset:
     def episode_starts(self) -> np.ndarray:
         """The first row of each episode, `[episodes]` int64."""
         return np.concatenate([[0], np.cumsum(self.lengths + 1)[:-1]])
+
+    @property
+    def label_lengths(self) -> np.ndarray:
+        """Steps of each episode that a label may compare, `[episodes]` int64.
+
+        One more than it has transitions, where its last action is known: what is compared are
+        observations and actions, and what came of the last one needn't be known.
+        """
+        return self.lengths + (0 if self.has_last_action is None else self.has_last_action)
+
+    def action_rows(self) -> np.ndarray:
+        """The rows whose action was taken, `[actions]`: transitions', and last ones if known."""
+        if self.has_last_action is None:
+            return self.transition_rows()
+        last = (self.episode_starts + self.lengths)[self.has_last_action]
+        return np.sort(np.concatenate([self.transition_rows(), last.astype(np.int32)]))
 
     def transition_rows(self) -> np.ndarray:
         """The rows that start a transition, `[transitions]` int32."""
@@ -164,8 +189,16 @@ class Dataset:
         mean, std = self.moments
         return Normaliser(mean.astype(np.float32), (std + STD_FLOOR).astype(np.float32))
 
-    def returns(self) -> np.ndarray:
-        """The true return of each episode, `[episodes]` float64."""
+    def known_rewards(self, use: str) -> np.ndarray:
+        """The true rewards. Raises InputError, naming the `use` for them, where there are none."""
+        if self.rewards is None:
+            raise InputError(f"data set {self.id}: has no rewards, expected them for {use}")
+        return self.rewards
+
+    def returns(self) -> np.ndarray | None:
+        """The true return of each episode, `[episodes]` float64, or None without rewards."""
+        if self.rewards is None:
+            return None
         return np.add.reduceat(self.rewards.astype(np.float64), self.episode_starts)
 
     def success_rate(self) -> float | None:
@@ -184,7 +217,8 @@ class Dataset:
             self.terminations,
             self.lengths,
         ):
-            hasher.update(np.ascontiguousarray(array).tobytes())
+            if array is not None:
+                hasher.update(np.ascontiguousarray(array).data)
         return hasher.hexdigest()
 
 
@@ -195,32 +229,66 @@ def from_episodes(
 
     Numbers of any real dtype are cast to float32; rewards and flags may also be `[T, 1]`.
     Raises InputError, naming episode, array and place, for an empty list, an episode without steps,
-    a missing array (successes may be missing in all episodes), lengths or widths that don't match,
+    a missing array (rewards and successes may be missing in all episodes; a last action in any),
+    lengths or widths that don't match,
     values that aren't finite numbers in float32, flags other than 0 and 1, and an episode that
     goes on behind its end.
     """
-    checked: list[Episode] = []
+    first: Episode | None = None
+    lengths: list[int] = []
+    has_last_action: list[bool] = []
+    arrays = {name: _Rows() for name in _KEPT}
     for index, episode in enumerate(episodes):
-        first = checked[0] if checked else None
-        checked.append(_checked(episode, first, f"data set {id}, episode {index}"))
-    if not checked:
+        checked = _checked(episode, first, f"data set {id}, episode {index}")
+        first = first or checked
+        lengths.append(len(checked.actions))
+        has_last_action.append(checked.last_action is not None)
+        for name, array in arrays.items():
+            array.extend(getattr(checked, name), lengths[-1] + 1)
+        if checked.last_action is not None:
+            arrays["actions"].set_last(checked.last_action)
+    if first is None:
         raise InputError(f"data set {id}: no episodes, expected at least one")
-    successes = [episode.successes for episode in checked if episode.successes is not None]
+    whole: dict[str, Any] = {name: array.whole() for name, array in arrays.items()}
     return Dataset(
-        observations=np.concatenate([e.observations for e in checked]),
-        actions=_with_last_row([e.actions for e in checked]),
-        rewards=_with_last_row([e.rewards for e in checked]),
-        terminations=_with_last_row([e.terminations for e in checked]),
-        successes=_with_last_row(successes) if successes else None,
-        lengths=np.array([len(e.actions) for e in checked], np.int64),
+        **whole,
+        lengths=np.array(lengths, np.int64),
         id=id,
         metadata=dict(metadata or {}),
+        has_last_action=np.array(has_last_action) if any(has_last_action) else None,
     )
 
 
-def _with_last_row(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    width = [(0, 1)] + [(0, 0)] * (arrays[0].ndim - 1)
-    return np.concatenate([np.pad(array, width) for array in arrays])
+class _Rows:
+    """An array that grows where it is: of a large set there are never two copies."""
+
+    def __init__(self) -> None:
+        self._array: np.ndarray | None = None
+        self._count = 0
+
+    def extend(self, rows: np.ndarray | None, count: int) -> None:
+        """Append `count` rows, of which all but those given are 0; None: there is no such array."""
+        if rows is None:
+            return
+        if self._array is None:
+            self._array = np.zeros((0, *rows.shape[1:]), rows.dtype)
+        needed = self._count + count
+        if needed > len(self._array):
+            room = max(needed, len(self._array) + len(self._array) // _GROWTH)
+            self._array.resize((room, *rows.shape[1:]), refcheck=False)
+        self._array[self._count : self._count + len(rows)] = rows
+        self._count = needed
+
+    def set_last(self, row: np.ndarray) -> None:
+        """Put something into the last row."""
+        assert self._array is not None
+        self._array[self._count - 1] = row
+
+    def whole(self) -> np.ndarray | None:
+        """The array; nothing is appended from now on."""
+        if self._array is not None:
+            self._array.resize((self._count, *self._array.shape[1:]), refcheck=False)
+        return self._array
 
 
 def as_float32(values: Any, name: str, where: str) -> np.ndarray:
@@ -252,11 +320,12 @@ def _checked(episode: Episode, first: Episode | None, where: str) -> Episode:
     for name, values in vars(episode).items():
         if values is not None:
             arrays[name] = as_float32(values, name, where)
-        elif name not in ("successes", "truncations"):
+        elif name not in _OPTIONAL:
             raise InputError(f"{where}: {name} are missing, expected an array")
-    if first and (episode.successes is None) != (first.successes is None):
-        found = "missing" if episode.successes is None else "there"
-        raise InputError(f"{where}: successes are {found}, expected in all episodes or in none")
+    for name in ("rewards", "successes"):
+        if first and (name in arrays) != (getattr(first, name) is not None):
+            found = "there" if name in arrays else "missing"
+            raise InputError(f"{where}: {name} are {found}, expected in all episodes or in none")
     steps = len(arrays["actions"]) if arrays["actions"].ndim else 0
     if not steps:
         raise InputError(f"{where}: no steps, expected at least one")
@@ -266,6 +335,8 @@ def _checked(episode: Episode, first: Episode | None, where: str) -> Episode:
             reference = getattr(first, name) if first else array
             width = reference.shape[1] if reference.ndim > 1 else 1
             expected: tuple[int, ...] = (rows[name], max(width, 1))
+        elif name == "last_action":
+            expected = arrays["actions"].shape[1:]
         else:
             expected = (steps,)
             if array.shape == (steps, 1):
@@ -283,7 +354,8 @@ def _checked(episode: Episode, first: Episode | None, where: str) -> Episode:
                 f"{where}: {name} hold 1 in row {int(arrays[name].argmax())} of {steps}, expected "
                 "an episode to end in its last row alone"
             )
-    return Episode(**arrays)
+    whole: dict[str, Any] = {"rewards": None, **arrays}
+    return Episode(**whole)
 
 
 def as_bool(flags: np.ndarray, name: str, where: str) -> np.ndarray:
@@ -296,7 +368,9 @@ def as_bool(flags: np.ndarray, name: str, where: str) -> np.ndarray:
 
 
 def to_device(dataset: Dataset, segment_length: int) -> tuple[Store, View]:
-    """Put a data set on the device, observations normalised; the rewards are the true ones.
+    """Put a data set on the device, observations normalised.
+
+    The rewards are the true ones, 0 where there are none.
 
     Raises InputError when no episode is as long as a segment.
     """
@@ -342,7 +416,7 @@ def to_device_together(
         terminations=_joined([dataset.terminations for dataset in datasets]),
         transition_rows=_joined(transition_rows),
         segment_rows=_joined(segment_rows),
-        rewards=_joined([dataset.rewards for dataset in datasets]),
+        rewards=_joined([_rewards(dataset) for dataset in datasets]),
         pair_rows=jnp.zeros((0, 2), jnp.int32),
         pair_labels=jnp.zeros(0, jnp.float32),
         segment_length=segment_length,
@@ -378,6 +452,12 @@ def with_pairs(
         view.replace(first_pair=jnp.int32(places[id(own)]), num_pairs=jnp.int32(len(own.labels)))
         for view, own in zip(views, pairs, strict=True)
     ]
+
+
+def _rewards(dataset: Dataset) -> np.ndarray:
+    if dataset.rewards is None:  # a reward learner's come in their place
+        return np.zeros(len(dataset.observations), np.float32)
+    return dataset.rewards
 
 
 def _normalised(dataset: Dataset) -> np.ndarray:

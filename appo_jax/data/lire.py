@@ -41,8 +41,10 @@ def _seed(path: Path) -> int:
     return int(_FILE_NAME.sub(r"\1", path.name))
 
 
-def load(folder: Path, num_transitions: int) -> Dataset:
+def load(folder: Path, num_transitions: int | None, id: str | None = None) -> Dataset:
     """The first `num_transitions` / agents steps of each agent in `folder`, agents in order.
+
+    num_transitions: None for as many as all agents have, in whole episodes.
 
     Nothing terminates in Meta-World, so `dones` are read as time limits. Raises InputError for a
     folder without buffers or with two of one agent, for a file that isn't such a buffer or holds
@@ -56,23 +58,38 @@ def load(folder: Path, num_transitions: int) -> Dataset:
             f"{folder}: holds {names or 'no buffers'}, expected one file "
             "saved_replay_buffer_1000000_seed<k>.pkl for each agent"
         )
+    if num_transitions is None:
+        shortest = min(len(_read(path)["actions"]) for path in files)
+        num_transitions = len(files) * (shortest - shortest % HORIZON)
     steps, rest = divmod(num_transitions, len(files))
     if rest or steps % HORIZON or steps <= 0:
         raise InputError(
             f"{folder}: {num_transitions} transitions from {len(files)} buffers, expected a "
             f"positive multiple of {HORIZON * len(files)}: whole episodes, as many from each"
         )
-    episodes = [episode for path in files for episode in _episodes(path, steps)]
-    dataset_id = f"lire/{folder.name}/n{num_transitions}"
+    # One file after another: each holds a whole buffer, of which a part may be asked for.
+    episodes = (episode for path in files for episode in _episodes(path, _read(path), steps))
     return from_episodes(
         episodes,
-        dataset_id,
+        id or f"lire/{folder.name}/n{num_transitions}",
         {"recipe": "medium-replay", "format": "LiRE", "buffers": [path.name for path in files]},
     )
 
 
-def _episodes(path: Path, steps: int) -> list[Episode]:
-    raw = _read(path)
+def load_file(path: Path, id: str) -> Dataset:
+    """All of one file of such arrays, which may be lists, as LiRE's human labels come with.
+
+    Raises InputError as `load` does, and for rows that aren't whole episodes.
+    """
+    raw = _read(path, lists=True)
+    steps = len(raw["actions"])
+    if steps % HORIZON or not steps:
+        raise InputError(f"{path}: {steps} rows, expected whole episodes of {HORIZON}")
+    metadata = {"recipe": "medium-replay", "format": "LiRE", "buffers": [path.name]}
+    return from_episodes(_episodes(path, raw, steps), id, metadata)
+
+
+def _episodes(path: Path, raw: Mapping[str, np.ndarray], steps: int) -> list[Episode]:
     available = len(raw["actions"])
     if available < steps:
         raise InputError(f"{path}: {available} transitions, expected at least {steps}")
@@ -122,8 +139,13 @@ def _check_ends(path: Path, raw: Mapping[str, np.ndarray], steps: int) -> None:
         )
 
 
-def _read(path: Path) -> dict[str, np.ndarray]:
+def _read(path: Path, lists: bool = False) -> dict[str, np.ndarray]:
     arrays = plain_pickle.load(path)
+    if lists and isinstance(arrays, dict):
+        arrays = {
+            name: as_float32(values, str(name), str(path)) if isinstance(values, list) else values
+            for name, values in arrays.items()
+        }
     if not isinstance(arrays, dict) or not all(
         isinstance(arrays.get(name), np.ndarray) for name in _ARRAYS
     ):

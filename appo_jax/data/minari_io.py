@@ -1,8 +1,10 @@
 """Data sets on disk, as Minari data sets: ours open with Minari, and a user's own load here.
 
 An episode has one observation more than steps, and so have its infos, as Minari wants: the first
-entry of `infos["success"]` belongs to the reset. What only this package knows (the metadata, the
-digest) lies under the key `appo_jax` of Minari's `metadata.json`.
+entry of `infos["success"]` belongs to the reset. Minari has no sets without rewards: where nobody
+knows them, all are NaN. What only this package knows (the metadata, the digest) lies under the key
+`appo_jax` of Minari's `metadata.json`; of a segment out of a longer episode, the last row of
+`infos["last_action"]` is the action that was taken at its last observation.
 """
 
 import importlib.metadata
@@ -17,13 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from appo_jax.data import atomic
+from appo_jax.data import atomic, hdf5
 from appo_jax.data.dataset import Dataset, Episode, from_episodes
 from appo_jax.types import InputError
 
 _KEY = "appo_jax"
 _MAX_LISTED = 10
-_MAX_COMPRESSION = 1032  # of deflate; Minari's arrays aren't compressed
 
 
 def folder(dataset_id: str, data_dir: str | os.PathLike[str] | None = None) -> Path:
@@ -81,7 +82,8 @@ def load(dataset_id: str, data_dir: str | os.PathLike[str] | None = None) -> Dat
 
     A set that `save` wrote comes back with the same arrays and metadata. One from elsewhere may
     have episodes of any lengths; without a flag `success` or `is_success` in its infos,
-    `successes` is None, and its metadata holds Minari's own under `minari`.
+    `successes` is None, and its metadata holds Minari's own under `minari`. Rewards that are all
+    NaN count as not known.
     Raises InputError for an unknown id, for files that can't be read, for spaces other than Box,
     for all that `from_episodes` refuses, and for contents that aren't those once written, by our
     digest or by Minari's own count of steps.
@@ -95,13 +97,16 @@ def load(dataset_id: str, data_dir: str | os.PathLike[str] | None = None) -> Dat
         _check_sizes(path / "data", name)
         stored = minari.MinariDataset(path / "data")
         _check_spaces(stored, name)
-        episodes = [_from_minari(episode) for episode in stored]
         raw = stored.storage.read_raw_metadata(path / "data")
         own = raw.pop(_KEY, None)
         if own is None:
             kept = {k: v for k, v in raw.items() if k not in ("observation_space", "action_space")}
             own = {"metadata": {"minari": kept}, "digest": None}
         metadata, expected_digest = dict(own["metadata"]), own["digest"]
+        is_ours = expected_digest is not None
+        # One after another: a large set is in memory once.
+        episodes = (_from_minari(episode, is_ours) for episode in stored)
+        dataset = from_episodes(episodes, dataset_id, metadata)
     except InputError:
         raise
     except Exception as error:  # damaged files make the libraries raise anything
@@ -109,7 +114,6 @@ def load(dataset_id: str, data_dir: str | os.PathLike[str] | None = None) -> Dat
             f"{name} at {path} can't be read ({type(error).__name__}: {error}), expected a whole "
             "Minari data set"
         ) from error
-    dataset = from_episodes(episodes, dataset_id, metadata)
     if raw.get("total_steps") != dataset.num_transitions:
         raise InputError(
             f"{name} at {path} has {dataset.num_transitions} steps in {dataset.num_episodes} "
@@ -218,17 +222,9 @@ def _check_sizes(data: Path, name: str) -> None:
             "a step or more for each episode"
         )
 
-    def check(key: str, stored: Any) -> None:
-        held = stored.id.get_storage_size() if isinstance(stored, h5py.Dataset) else None
-        if held is not None and stored.nbytes > _MAX_COMPRESSION * held:
-            raise InputError(
-                f"{name}: array {key} has shape {stored.shape}, but the file holds {held} bytes of "
-                "it, expected all"
-            )
-
     if metadata["data_format"] == "hdf5":
         with h5py.File(data / "main_data.hdf5") as file:
-            file.visititems(check)
+            hdf5.check_sizes(file, name)
 
 
 def _check_spaces(stored: Any, name: str) -> None:
@@ -240,18 +236,21 @@ def _check_spaces(stored: Any, name: str) -> None:
             raise InputError(f"{name}: {kind} space is {space}, expected a Box")
 
 
-def _from_minari(episode: Any) -> Episode:
+def _from_minari(episode: Any, is_ours: bool) -> Episode:
     infos = episode.infos or {}
+    last_action = infos["last_action"][-1] if is_ours and "last_action" in infos else None
+    is_known = not np.all(np.isnan(episode.rewards))
     success = infos.get("success", infos.get("is_success"))
     if success is not None and len(success) == len(episode.rewards) + 1:
         success = success[1:]  # the first belongs to the reset
     return Episode(
         observations=_flat(episode.observations),
         actions=_flat(episode.actions),
-        rewards=episode.rewards,
+        rewards=episode.rewards if is_known else None,
         terminations=episode.terminations,
         truncations=episode.truncations,
         successes=success,
+        last_action=None if last_action is None or np.isnan(last_action).all() else last_action,
     )
 
 
@@ -300,19 +299,28 @@ def _write(dataset: Dataset, path: Path, description: str) -> None:
 def _to_minari(dataset: Dataset) -> Iterator[Any]:
     from minari.data_collector.episode_buffer import EpisodeBuffer
 
-    for start, steps in zip(dataset.episode_starts, dataset.lengths, strict=True):
+    unknown = np.full(len(dataset.observations), np.nan, np.float32)
+    rewards = unknown if dataset.rewards is None else dataset.rewards
+    has_last_action = dataset.has_last_action
+    for index, (start, steps) in enumerate(
+        zip(dataset.episode_starts, dataset.lengths, strict=True)
+    ):
         rows = slice(start, start + steps)
         terminations = dataset.terminations[rows]
         truncations = np.zeros(steps, np.bool_)
         truncations[-1] = not terminations[-1]
-        infos = None
+        infos = {}
         if dataset.successes is not None:
-            infos = {"success": np.concatenate([[False], dataset.successes[rows]])}
+            infos["success"] = np.concatenate([[False], dataset.successes[rows]])
+        if has_last_action is not None:
+            infos["last_action"] = np.full((steps + 1, dataset.action_dim), np.nan, np.float32)
+            if has_last_action[index]:
+                infos["last_action"][-1] = dataset.actions[start + steps]
         yield EpisodeBuffer(
             observations=dataset.observations[start : start + steps + 1],  # type: ignore[arg-type]
             actions=dataset.actions[rows],  # type: ignore[arg-type]
-            rewards=dataset.rewards[rows],  # type: ignore[arg-type]
+            rewards=rewards[rows],  # type: ignore[arg-type]
             terminations=terminations,  # type: ignore[arg-type]
             truncations=truncations,  # type: ignore[arg-type]
-            infos=infos,
+            infos=infos or None,
         )

@@ -8,7 +8,9 @@ The file is JSON Lines, made to be written and edited by hand. First a header, t
 
 (each on one line). Episodes and steps count from 0; `label` is the probability that segment 1 is
 preferred over segment 0: 0, 1, 0.5 for a tie, or anything between. `seed` is null for labels that
-no seed made; `labeller` is free text and may be left out.
+no seed made; `labeller` is free text and may be left out. With `"lengths": "any"` in the header the
+segments may have other lengths than those that a policy is trained on, and differ from each other:
+`length_0` and `length_1` may take the place of `length`.
 """
 
 import dataclasses
@@ -37,7 +39,9 @@ class Preferences:
 
     episodes, starts: `[pairs, 2]` int64, the segments' episodes and first steps.
     labels: `[pairs]` float32, probability that the second segment is preferred.
-    labellers: who gave each label. length: steps of every segment.
+    labellers: who gave each label. length: steps of every segment, or of the longest.
+    lengths: `[pairs, 2]` int64, steps of each segment, where they differ, else None.
+    any_length: that they needn't be a run's `segment_length` is meant.
     dataset_id, seed: which data set the pairs point into, which seed drew them (None: no seed).
     num_left_out: pairs of a segment with itself that were left out on reading.
     """
@@ -50,6 +54,8 @@ class Preferences:
     dataset_id: str
     seed: int | None
     num_left_out: int = 0
+    lengths: np.ndarray | None = None
+    any_length: bool = False
 
     def __len__(self) -> int:
         """How many pairs there are."""
@@ -68,6 +74,7 @@ class Preferences:
             starts=self.starts[:count],
             labels=self.labels[:count],
             labellers=self.labellers[:count],
+            lengths=None if self.lengths is None else self.lengths[:count],
         )
 
     def rows(self, dataset: Dataset) -> np.ndarray:
@@ -80,6 +87,7 @@ class Preferences:
             rows=jnp.asarray(self.rows(dataset) + np.int32(first_row)),
             labels=jnp.asarray(self.labels),
             length=self.length,
+            lengths=None if self.lengths is None else jnp.asarray(self.lengths, jnp.int32),
         )
 
 
@@ -99,8 +107,9 @@ def scripted(
     and on i alone, so a shorter list is the beginning of a longer one. `purpose` keeps the pairs
     on which the reward model is judged apart from those that it is fitted to.
 
-    Raises InputError when the data set has fewer than two segments.
+    Raises InputError when the data set has fewer than two segments, or no rewards.
     """
+    rewards = dataset.known_rewards("a scripted teacher; labels of others come from a file")
     segment_rows = dataset.segment_rows(segment_length)
     if len(segment_rows) < 2:
         raise InputError(
@@ -113,7 +122,7 @@ def scripted(
         for array in _draw_pairs(purpose_key(seed, purpose), indices, len(segment_rows))
     )
     rows = segment_rows[segments]
-    steps = dataset.rewards[rows[..., None] + np.arange(segment_length)]
+    steps = rewards[rows[..., None] + np.arange(segment_length)]
     returns = steps.sum(axis=-1, dtype=np.float64)
     difference = returns[:, 1] - returns[:, 0]
     labels = np.where(np.abs(difference) <= tie_threshold, 0.5, difference > 0)
@@ -167,11 +176,16 @@ def save(preferences: Preferences, path: Path) -> None:
         "version": VERSION,
         "dataset": preferences.dataset_id,
         "seed": preferences.seed,
+        **({"lengths": "any"} if preferences.any_length else {}),
     }
-    lines = [header]
-    for episodes, starts, label, labeller in zip(
+    lines: list[dict[str, Any]] = [header]
+    all_lengths = [None] * len(preferences)
+    if preferences.lengths is not None:
+        all_lengths = preferences.lengths.tolist()
+    for episodes, starts, lengths, label, labeller in zip(
         preferences.episodes.tolist(),
         preferences.starts.tolist(),
+        all_lengths,
         preferences.labels.tolist(),
         preferences.labellers,
         strict=True,
@@ -182,7 +196,7 @@ def save(preferences: Preferences, path: Path) -> None:
                 "start_0": starts[0],
                 "episode_1": episodes[1],
                 "start_1": starts[1],
-                "length": preferences.length,
+                **_length_fields(lengths or [preferences.length] * 2),
                 "label": label,
                 "labeller": labeller,
             }
@@ -190,21 +204,31 @@ def save(preferences: Preferences, path: Path) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
+def _length_fields(lengths: Sequence[int]) -> dict[str, int]:
+    if lengths[0] == lengths[1]:
+        return {"length": lengths[0]}
+    return {"length_0": lengths[0], "length_1": lengths[1]}
+
+
 def from_arrays(
     dataset: Dataset,
     episodes: Any,
     starts: Any,
     labels: Any,
-    segment_length: int,
+    segment_length: Any,
     on_bad_label: OnBadLabel = "refuse",
+    labeller: str = "unknown",
 ) -> Preferences:
     """Labels that are in memory, checked as those of a file are.
 
     episodes, starts: `[pairs, 2]` whole numbers, the segments' episodes and first steps, from 0.
-    labels: `[pairs]`, probability that the second segment is preferred. on_bad_label: see `load`.
-    Raises InputError for other shapes, and naming the pair as `load` names the line.
+    labels: `[pairs]`, probability that the second segment is preferred. segment_length: steps of
+    all segments, or `[pairs, 2]`, of each: the labels are then of any length. on_bad_label: see
+    `load`. Raises InputError for other shapes, and naming the pair as `load` names the line.
     """
     arrays = {"episodes": episodes, "starts": starts, "labels": labels}
+    any_length = np.ndim(segment_length) > 0
+    arrays["lengths"] = segment_length if any_length else np.full(np.shape(starts), segment_length)
     columns = {name: np.asarray(values) for name, values in arrays.items()}
     count = len(columns["labels"]) if columns["labels"].ndim else 0
     for name, array in columns.items():
@@ -220,13 +244,15 @@ def from_arrays(
                 "start_0": first_start,
                 "episode_1": second,
                 "start_1": second_start,
-                "length": segment_length,
+                **_length_fields(lengths),
                 "label": label,
+                "labeller": labeller,
             },
         )
-        for index, ((first, second), (first_start, second_start), label) in enumerate(rows)
+        for index, ((first, second), (first_start, second_start), label, lengths) in enumerate(rows)
     ]
-    return _checked("labels", pairs, dataset, segment_length, on_bad_label)
+    expected_length = None if any_length else segment_length
+    return _checked("labels", pairs, dataset, expected_length, on_bad_label)
 
 
 def load(
@@ -237,13 +263,15 @@ def load(
     on_bad_label: what becomes of a pair of a segment with itself, which says nothing: "refuse", or
     "drop" to leave it out and count it. Raises InputError naming file and line for anything that
     isn't as the module docstring says, for a label outside [0, 1], a segment outside its episode, a
-    length other than `segment_length` and a header that names another data set.
+    length other than `segment_length`, unless the header allows it, and a header that names another
+    data set.
     """
     lines = _read_lines(path)
     header = _parse(lines[0], f"{path} line 1")
     _check_header(header, dataset, f"{path} line 1")
     pairs = [(where, _parse(line, where)) for where, line in _numbered(path, lines)]
-    return _checked(str(path), pairs, dataset, segment_length, on_bad_label, header.get("seed"))
+    expected_length = None if header.get("lengths") == "any" else segment_length
+    return _checked(str(path), pairs, dataset, expected_length, on_bad_label, header.get("seed"))
 
 
 def about(path: Path) -> tuple[str, int]:
@@ -285,11 +313,14 @@ def _checked(
     name: str,
     pairs: Iterable[tuple[str, dict[str, Any]]],
     dataset: Dataset,
-    segment_length: int,
+    segment_length: int | None,
     on_bad_label: OnBadLabel,
     seed: int | None = None,
 ) -> Preferences:
-    """Labels of any source, each with its place, that are as they must be."""
+    """Labels of any source, each with its place, that are as they must be.
+
+    segment_length: None where any will do.
+    """
     kept, left_out = [], 0
     for where, pair in pairs:
         _check_pair(pair, dataset, segment_length, where)
@@ -304,20 +335,30 @@ def _checked(
             )
     if not kept:
         raise InputError(f"{name}: no labelled pairs, expected at least one")
+    lengths = np.array([_lengths(pair) for pair in kept])
     return Preferences(
         episodes=np.array([[pair["episode_0"], pair["episode_1"]] for pair in kept]),
         starts=np.array([[pair["start_0"], pair["start_1"]] for pair in kept]),
         labels=np.array([pair["label"] for pair in kept], np.float32),
         labellers=tuple(str(pair.get("labeller", "unknown")) for pair in kept),
-        length=segment_length,
+        length=int(lengths.max()),
         dataset_id=dataset.id,
         seed=seed,
         num_left_out=left_out,
+        lengths=None if (lengths == lengths[0, 0]).all() else lengths,
+        any_length=segment_length is None,
     )
 
 
+def _lengths(pair: Mapping[str, Any]) -> list[Any]:
+    return [pair.get(f"length_{side}", pair.get("length")) for side in (0, 1)]
+
+
 def _is_of_one_segment(pair: Mapping[str, Any]) -> bool:
-    first, second = ((pair.get(f"episode_{i}"), pair.get(f"start_{i}")) for i in (0, 1))
+    lengths = _lengths(pair)
+    first, second = (
+        (pair.get(f"episode_{side}"), pair.get(f"start_{side}"), lengths[side]) for side in (0, 1)
+    )
     return first == second
 
 
@@ -361,6 +402,11 @@ def _check_header(header: dict[str, Any], dataset: Dataset, where: str) -> None:
                 f"{where}: header field {field!r} is {_shown(header.get(field))}, expected "
                 f"{value!r}"
             )
+    if header.get("lengths", "any") != "any":
+        raise InputError(
+            f"{where}: header field 'lengths' is {_shown(header['lengths'])}, expected \"any\", or "
+            "the field left out"
+        )
     seed = header.get("seed")
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
         raise InputError(
@@ -368,28 +414,35 @@ def _check_header(header: dict[str, Any], dataset: Dataset, where: str) -> None:
         )
 
 
-def _check_pair(pair: dict[str, Any], dataset: Dataset, segment_length: int, where: str) -> None:
+def _check_pair(
+    pair: dict[str, Any], dataset: Dataset, segment_length: int | None, where: str
+) -> None:
     label = pair.get("label")
     is_number = isinstance(label, int | float) and not isinstance(label, bool)
     if label is None or not is_number or not 0 <= label <= 1:
         raise InputError(f"{where}: label {_shown(label)}, expected a number in [0, 1]")
-    for field in ("episode_0", "start_0", "episode_1", "start_1", "length"):
+    of_lengths = ("length",) if "length" in pair or segment_length else ("length_0", "length_1")
+    for field in ("episode_0", "start_0", "episode_1", "start_1", *of_lengths):
         value = pair.get(field)
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise InputError(f"{where}: {field} {_shown(value)}, expected a whole number from 0")
-    if pair["length"] != segment_length:
+    if "length" in pair and ("length_0" in pair or "length_1" in pair):
+        raise InputError(f"{where}: length and length_0 or length_1, expected one or the others")
+    if segment_length and pair["length"] != segment_length:
         raise InputError(
             f"{where}: length {pair['length']}, expected the segment length {segment_length}"
         )
-    for side in (0, 1):
+    for side, length in enumerate(_lengths(pair)):
         episode, start = pair[f"episode_{side}"], pair[f"start_{side}"]
+        if not length:
+            raise InputError(f"{where}: a segment of {length} steps, expected 1 or more")
         if episode >= dataset.num_episodes:
             raise InputError(
                 f"{where}: episode_{side} {episode}, expected 0 to {dataset.num_episodes - 1}"
             )
-        steps = int(dataset.lengths[episode])
-        if start + segment_length > steps:
+        steps = int(dataset.label_lengths[episode])
+        if start + length > steps:
             raise InputError(
-                f"{where}: start_{side} {start} with length {segment_length} leaves episode "
+                f"{where}: start_{side} {start} with length {length} leaves episode "
                 f"{episode}, which has {steps} steps"
             )

@@ -17,6 +17,7 @@ def summary(dataset: Dataset, data_dir: str | None) -> str:
     for source, row in dataset.metadata["sources"].items():
         lines.append(_line(source, row["episodes"], row["success_rate"], row.get("mean_return")))
     returns = dataset.returns()
+    assert returns is not None  # a simulator gives rewards
     lines.append(_line("all", dataset.num_episodes, dataset.success_rate(), returns.mean()))
     lines.append(f"{'best episode':<42}{returns.max():>12,.1f}")
     return "\n".join(lines)

@@ -9,6 +9,7 @@ from appo_jax.data import checks
 from appo_jax.data.dataset import Dataset
 from appo_jax.envs import environment, origin
 from appo_jax.types import InputError
+from experiments.runs import reward_controls
 from experiments.runs.events import Ended, Report, Told
 from experiments.runs.experiment import Execution, Experiment
 from experiments.runs.folder import RunFolder
@@ -54,7 +55,8 @@ def obtain(run: Experiment, execution: Execution, report: Report) -> Dataset:
             f"--dataset={dataset.id}: {found[0]} numbers in an observation and {found[1]} in an "
             f"action, expected {run.env_name}'s {spaces.observation_dim} and {spaces.action_dim}"
         )
-    rows = dataset.transition_rows()
+    _check_rewards(run, dataset, execution)
+    rows = dataset.action_rows()
     actions = np.zeros_like(dataset.actions)
     actions[rows] = spaces.actions.to_unit(dataset.actions[rows])
     dataset = dataclasses.replace(dataset, actions=actions)
@@ -77,6 +79,14 @@ def obtain(run: Experiment, execution: Execution, report: Report) -> Dataset:
     return dataset
 
 
+def _check_rewards(run: Experiment, dataset: Dataset, execution: Execution) -> None:
+    """Raise InputError where a run needs the truth about rewards and nobody knows it."""
+    if execution.preferences is None:
+        dataset.known_rewards("a scripted teacher, or labels of your own in --preferences=<file>")
+    if reward_controls.needs_truth(run.algorithm, run.reward):
+        dataset.known_rewards(f"--reward={run.reward} with --algorithm={run.algorithm}")
+
+
 def warn(name: str, warnings: Sequence[str], report: Report) -> None:
     """Tell of what is odd."""
     for warning in warnings:
@@ -85,8 +95,10 @@ def warn(name: str, warnings: Sequence[str], report: Report) -> None:
 
 def _in_words(dataset: Dataset) -> str:
     success, returns = dataset.success_rate(), dataset.returns()
-    known = f"{100 * (success or 0):.0f} % of the episodes succeed"
-    if success is None:
+    known = "rewards unknown"
+    if success is not None:
+        known = f"{100 * success:.0f} % of the episodes succeed"
+    elif returns is not None:
         known = f"return {returns.mean():.1f} on average and {returns.max():.1f} at best"
     return f"{dataset.num_transitions:,} transitions in {dataset.num_episodes:,} episodes, {known}"
 

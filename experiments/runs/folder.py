@@ -44,9 +44,10 @@ class RunFolder:
             "num_transitions": dataset.num_transitions,
         }
         # For the plot; not compared, since means may round otherwise elsewhere.
+        returns = dataset.returns()
         self._config.setdefault("dataset_means", {})[dataset.id] = {
             "success_rate": dataset.success_rate(),
-            "return": float(dataset.returns().mean()),
+            "return": None if returns is None else float(returns.mean()),
         }
         before = self._config["dataset_contents"].setdefault(dataset.id, found)
         differs = difference(found, before)

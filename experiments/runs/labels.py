@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from appo_jax import registry
 from appo_jax.data import checks, preferences
 from appo_jax.data.dataset import Dataset
 from appo_jax.data.preferences import Preferences
 from appo_jax.envs import environment
+from appo_jax.types import InputError
 from experiments.runs.datasets import warn
 from experiments.runs.events import Report, Told
 from experiments.runs.experiment import Execution, Experiment
@@ -48,11 +50,16 @@ def obtain_all(
 def obtain(
     run: Experiment, execution: Execution, dataset: Dataset, copy: Path, report: Report
 ) -> Preferences:
-    """A run's labels; a copy is left, and there is a line for all that is odd about them."""
+    """A run's labels; a copy is left, and there is a line for all that is odd about them.
+
+    Raises InputError for segments of other lengths than the run's, where its algorithm can't
+    compare such.
+    """
     file = execution.preferences
     if file:
         found = preferences.load(file, dataset, run.segment_length, execution.on_bad_label)
         labels = found.first(run.num_feedback)
+        _check_lengths(labels, run, file)
     else:
         labels = preferences.scripted(
             dataset,
@@ -70,3 +77,20 @@ def obtain(
     source = file or f"of the scripted teacher, seed {run.seed}"
     warn(f"labels {source}", checks.about_labels(labels), report)
     return labels
+
+
+def has_other_lengths(labels: Preferences, segment_length: int) -> bool:
+    """Whether some segments have other lengths than those that policies are trained on."""
+    return labels.lengths is not None or labels.length != segment_length
+
+
+def _check_lengths(labels: Preferences, run: Experiment, file: Path) -> None:
+    learner = registry.algorithm(run.algorithm).reward_learner
+    if has_other_lengths(labels, run.segment_length) and not getattr(
+        learner, "LABELS_OF_ANY_LENGTH", False
+    ):
+        raise InputError(
+            f"--preferences={file}: compares segments of up to {labels.length} steps, which "
+            f"{run.algorithm} can't, expected --segment_length={run.segment_length} of all, or an "
+            "algorithm that sums the rewards of steps (--algorithm=appo, mr)"
+        )

@@ -44,21 +44,26 @@ def needs_model(algorithm: str, kind: str) -> bool:
     return own_kind(algorithm) == "learned" and kind in ("learned", "shuffled", "negated")
 
 
+def needs_truth(algorithm: str, kind: str) -> bool:
+    """Whether the data set's own rewards train the policy, as they are or changed."""
+    return kind == "true" or (own_kind(algorithm) == "true" and kind != "zero")
+
+
 def true_rewards(dataset: Dataset, window: int = 1) -> jax.Array:
     """The data set's own rewards scaled to [0, 1], `[rows]`; 0 on rows that start no transition.
 
     window: steps of which a row has the mean, up to its own, or of fewer at an episode's beginning.
     """
-    of_steps = dataset.transition_rows()
+    of_steps, rewards = dataset.transition_rows(), dataset.known_rewards("the true reward")
     place = of_steps - np.repeat(dataset.episode_starts, dataset.lengths)  # in the episode
     total = np.zeros(len(of_steps), np.float32)
     for ago in range(window):
-        total += np.where(ago <= place, dataset.rewards[np.maximum(of_steps - ago, 0)], 0)
+        total += np.where(ago <= place, rewards[np.maximum(of_steps - ago, 0)], 0)
     rows = jnp.asarray(of_steps)
     found = jnp.asarray(total / np.minimum(place + 1, window).astype(np.float32))
     span = found.max() - found.min()
     found = jnp.where(span > 0, (found - found.min()) / span, 0.0)
-    return jnp.zeros(len(dataset.rewards)).at[rows].set(found)
+    return jnp.zeros(len(dataset.observations)).at[rows].set(found)
 
 
 def controlled(kind: str, seed: int, dataset: Dataset, rewards: jax.Array) -> jax.Array:

@@ -69,7 +69,7 @@ def rewards_of(
     if reward_controls.needs_model(run.algorithm, run.reward):
         groups: dict[int, list[LabelKey]] = {}
         for key in feedback.labels:
-            groups.setdefault(key.num_labels, []).append(key)
+            groups.setdefault(len(feedback.labels[key]), []).append(key)
         for keys in groups.values():
             found |= _Fit(feedback, keys, folder, execution, report).rewards(came)
     else:
@@ -77,10 +77,12 @@ def rewards_of(
             report(Told(f"reward: {run.reward}, the labels are not used"))
         of_windows = registry.algorithm(run.algorithm).of_windows
         window = run.segment_length if of_windows else 1
-        found = {
-            key: reward_controls.true_rewards(feedback.data[key.dataset], window)
-            for key in feedback.labels
-        }
+        for key in feedback.labels:
+            dataset = feedback.data[key.dataset]
+            if reward_controls.needs_truth(run.algorithm, run.reward):
+                found[key] = reward_controls.true_rewards(dataset, window)
+            else:
+                found[key] = jnp.zeros(len(dataset.observations))
     return {
         key: reward_controls.controlled(run.reward, key.seed, feedback.data[key.dataset], own)
         for key, own in found.items()
@@ -116,7 +118,7 @@ class _Fit:
         learner = registry.algorithm(run.algorithm).reward_learner
         assert learner is not None
         self._learner, self._config = learner, run.reward_model
-        self._num_labels = keys[0].num_labels
+        self._num_labels = len(feedback.labels[keys[0]])
         self._num_updates = learner.num_updates(self._config, self._num_labels)
         batch_runs = training.choose_batch_runs(execution.batch_runs)
         self._rows = Rows.of(len(keys), batch_runs, mesh=None)
@@ -178,7 +180,7 @@ class _Fit:
         dataset = self._feedback.data[key.dataset]
         dims = dataset.observation_dim, dataset.action_dim
         init = jax.jit(self._learner.init, static_argnums=(0, 2, 3, 4))  # one program, not dozens
-        return init(self._config, init_key, *dims, key.num_labels)
+        return init(self._config, init_key, *dims, self._num_labels)
 
     def _checkpoints(self, fresh: Sequence[Any]) -> Checkpoints:
         metadata = {
@@ -209,6 +211,9 @@ class _Fit:
             if all(metrics.values(run, "reward", "reward/fresh_pairs") for run in owners):
                 continue
             run, dataset = self._feedback.runs[owners[0]], self._feedback.data[key.dataset]
+            if dataset.rewards is None:
+                self._report(Told("reward model: not judged, there are no true rewards"))
+                continue
             fresh = preferences.scripted(
                 dataset,
                 key.seed,
@@ -271,6 +276,10 @@ def _digest(feedback: Feedback, key: LabelKey) -> str:
     labels, dataset = feedback.labels[key], feedback.data[key.dataset]
     hasher = hashlib.sha256()
     steps = labels.rows(dataset)[..., None] + np.arange(labels.length)
-    for array in (labels.labels, dataset.observations[steps], dataset.actions[steps]):
+    arrays = [labels.labels]
+    if labels.lengths is not None:
+        steps = np.minimum(steps, labels.rows(dataset)[..., None] + labels.lengths[..., None] - 1)
+        arrays.append(labels.lengths)
+    for array in (*arrays, dataset.observations[steps], dataset.actions[steps]):
         hasher.update(np.ascontiguousarray(array).tobytes())
     return hasher.hexdigest()

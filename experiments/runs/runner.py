@@ -79,9 +79,12 @@ def _carry_out(
     with signals.noted() as came:
         found = rewards.rewards_of(feedback, folder, execution, report, came)
         store, own_views = rewards.into_store(runs, store, views, found)
-        store, own_views = datasets_on_device.with_pairs(
-            store, own_views, [pairs[key_of(run)] for run in runs]
-        )
+        length = runs[0].segment_length
+        if not any(labels.has_other_lengths(own, length) for own in found_labels.values()):
+            # Else the policies of this algorithm don't read them.
+            store, own_views = datasets_on_device.with_pairs(
+                store, own_views, [pairs[key_of(run)] for run in runs]
+            )
         with workers.pool(execution.num_workers) as pool:
             try:
                 own_normalisers = [normalisers[run.dataset.id] for run in runs]

@@ -238,11 +238,17 @@ def test_values_that_are_refused(
         from_episodes([good(), good(), bad], "tiny/bad-v0")
 
 
+@pytest.mark.parametrize("field", ["observations", "actions", "terminations"])
+def test_an_array_that_is_missing(field: str) -> None:
+    bad: Any = dataclasses.replace(good(), **{field: None})
+    with pytest.raises(InputError, match=f"episode 0: {field} are missing, expected an array"):
+        from_episodes([bad], "tiny/bad-v0")
+
+
 @pytest.mark.parametrize("field", ["observations", "actions", "rewards", "terminations"])
 def test_what_is_no_array_of_numbers(field: str) -> None:
     shape = getattr(good(), field).shape
     for values, message in (
-        (None, "are missing, expected an array"),
         (np.full(shape, "1"), "have dtype <U1, expected numbers"),
         (np.full(shape, None), "have dtype object, expected numbers"),
         (np.full(shape, 1j), "have dtype complex128, expected numbers"),
@@ -272,13 +278,42 @@ def test_an_episode_that_goes_on_behind_its_end(field: str) -> None:
         from_episodes([wrong], "tiny/bad-v0")
 
 
-def test_successes_in_some_episodes_only() -> None:
-    without = dataclasses.replace(good(), successes=None)
+@pytest.mark.parametrize("field", ["rewards", "successes"])
+def test_arrays_that_only_some_episodes_have(field: str) -> None:
+    without: Any = dataclasses.replace(good(), **{field: None})
     for pair, found in (((good(), without), "missing"), ((without, good()), "there")):
         with pytest.raises(
-            InputError, match=f"episode 1: successes are {found}, expected in all episodes or in"
+            InputError, match=f"episode 1: {field} are {found}, expected in all episodes or in"
         ):
             from_episodes(pair, "tiny/bad-v0")
+
+
+def test_rewards_that_nobody_knows() -> None:
+    without = dataclasses.replace(good(), rewards=None)
+    dataset = from_episodes([without, without], "tiny/own-v0")
+    assert dataset.rewards is None
+    assert dataset.returns() is None
+    assert dataset.digest() != from_episodes([good(), good()], "tiny/own-v0").digest()
+    with pytest.raises(InputError, match="tiny/own-v0: has no rewards, expected them for labels"):
+        dataset.known_rewards("labels")
+    store, _ = datasets.to_device(dataset, 2)
+    np.testing.assert_array_equal(store.rewards, np.zeros(8))
+
+
+def test_segments_out_of_longer_episodes() -> None:
+    cut = dataclasses.replace(good(), last_action=np.array([0.5, -0.5]))
+    dataset = from_episodes([good(), cut], "tiny/cut-v0")
+    np.testing.assert_array_equal(dataset.actions[[3, 7]], [[0, 0], [0.5, -0.5]])
+    np.testing.assert_array_equal(dataset.lengths, [3, 3])
+    np.testing.assert_array_equal(dataset.label_lengths, [3, 4])
+    np.testing.assert_array_equal(dataset.transition_rows(), [0, 1, 2, 4, 5, 6])
+    np.testing.assert_array_equal(dataset.action_rows(), [0, 1, 2, 4, 5, 6, 7])
+    whole = from_episodes([good()], "tiny/one-v0")
+    np.testing.assert_array_equal(whole.label_lengths, whole.lengths)
+    np.testing.assert_array_equal(whole.action_rows(), whole.transition_rows())
+    bad = dataclasses.replace(good(), last_action=np.zeros(3))
+    with pytest.raises(InputError, match=r"last_action have shape \(3,\), expected \(2,\)"):
+        from_episodes([bad], "tiny/bad-v0")
 
 
 def test_no_episodes() -> None:

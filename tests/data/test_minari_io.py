@@ -177,7 +177,7 @@ def write_foreign(
         ),
         ({"actions": np.zeros((5, 2))}, "episode 0: observations"),
         ({"terminations": np.zeros(3, bool)}, r"terminations have shape \(3,\), expected \(4,\)"),
-        ({"rewards": np.full(4, np.nan)}, "episode 0: rewards hold nan in row 0, expected finite"),
+        ({"rewards": np.float32([1, 1, np.nan, 1])}, "rewards hold nan in row 2, expected finite"),
         ({"rewards": np.zeros((4, 2))}, r"episode 0: rewards have shape \(4, 2\), expected \(4,\)"),
         ({"observations": np.full((5, 2), 1e300)}, r"observations hold 1e\+300 in row 0, column 0"),
         ({"terminations": np.full(4, 2)}, "episode 0: terminations hold 2 in row 0, expected 0"),
@@ -399,3 +399,22 @@ def test_room_is_asked_for_before_the_work(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"takes about 1\d{15} MB, .* has room for \d+ MB, exp"):
         minari_io.check_writable(ID, tmp_path, 10**21)
     minari_io.check_writable(ID, tmp_path, 10)
+
+
+def test_without_rewards_and_with_last_actions(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    episodes = [
+        Episode(
+            observations=draw.normal(size=(4, 2)),
+            actions=draw.uniform(-1, 1, (3, 2)),
+            rewards=None,
+            terminations=np.zeros(3),
+            last_action=draw.uniform(-1, 1, 2) if index else None,
+        )
+        for index in range(3)
+    ]
+    dataset = from_episodes(episodes, "mine/segments-v0", {"recipe": "by hand"})
+    minari_io.save(dataset, tmp_path)
+    assert_same(minari_io.load(dataset.id, tmp_path), dataset)
+    (first, *_) = minari.MinariDataset(tmp_path / dataset.id / "data")
+    assert np.isnan(first.rewards).all()  # whoever else reads them sees that nobody knows them

@@ -377,3 +377,63 @@ def test_files_that_are_no_text(numbered: Make, tmp_path: Path) -> None:
             preferences.load(tmp_path / name, numbered(), 2)
         with pytest.raises(InputError, match="can't be read as text"):
             preferences.count_labels(tmp_path / name)
+
+
+def test_segments_of_different_lengths(numbered: Make, tmp_path: Path) -> None:
+    dataset = numbered((40, 60))
+    header = {"format": "appo-preferences", "version": 1, "dataset": dataset.id, "seed": None}
+    place = {"episode_0": 0, "start_0": 3, "episode_1": 1, "start_1": 20, "label": 1.0}
+    ways = [place | {"length": 5}, place | {"length_0": 7, "length_1": 40}]
+    ways.append(place | {"episode_1": 0, "start_1": 3, "length_0": 2, "length_1": 3})
+    path = write(tmp_path / "any.jsonl", header | {"lengths": "any"}, *ways)
+    found = preferences.load(path, dataset, 25)
+    assert found.lengths is not None
+    np.testing.assert_array_equal(found.lengths, [[5, 5], [7, 40], [2, 3]])
+    assert (found.length, found.any_length, found.num_ties) == (40, True, 0)
+    preferences.save(found, tmp_path / "again.jsonl")
+    assert_same(preferences.load(tmp_path / "again.jsonl", dataset, 25), found)
+    in_memory = preferences.from_arrays(
+        dataset, found.episodes, found.starts, found.labels, found.lengths
+    )
+    assert_same(in_memory, found)
+    pairs = found.first(2).to_device(dataset)
+    assert pairs.lengths is not None
+    np.testing.assert_array_equal(pairs.lengths, [[5, 5], [7, 40]])
+
+    equal = write(tmp_path / "equal.jsonl", header | {"lengths": "any"}, ways[0])
+    found = preferences.load(equal, dataset, 25)
+    assert (found.lengths, found.length, found.any_length) == (None, 5, True)
+    for lines, message in (
+        ([header, ways[1]], "line 2: length None, expected a whole number from 0"),
+        ([header | {"lengths": "some"}, ways[0]], "line 1: header field 'lengths' is 'some', exp"),
+        (
+            [header | {"lengths": "any"}, place | {"length_0": 38, "length_1": 5}],
+            "line 2: start_0 3 with length 38 leaves episode 0, which has 40 steps",
+        ),
+        (
+            [header | {"lengths": "any"}, place | {"length_0": 5}],
+            "line 2: length_1 None, expected a whole number",
+        ),
+        (
+            [header | {"lengths": "any"}, place | {"length": 5, "length_1": 5}],
+            "line 2: length and length_0 or length_1, expected one or the others",
+        ),
+        ([header | {"lengths": "any"}, place | {"length": 0}], "a segment of 0 steps, expected 1"),
+    ):
+        with pytest.raises(InputError, match=message):
+            preferences.load(write(tmp_path / "bad.jsonl", *lines), dataset, 25)
+
+
+def test_a_label_may_reach_a_last_action(tmp_path: Path) -> None:
+    cut = Episode(np.zeros((6, 1)), np.zeros((5, 1)), None, np.zeros(5), last_action=np.ones(1))
+    dataset = from_episodes([cut, cut], "tiny/cut-v0")
+    labels = preferences.from_arrays(dataset, [[0, 1]], [[0, 0]], [1], 6)
+    np.testing.assert_array_equal(labels.rows(dataset), [[0, 6]])
+    with pytest.raises(InputError, match="start_0 1 with length 6 leaves episode 0, which has 6"):
+        preferences.from_arrays(dataset, [[0, 1]], [[1, 0]], [1], 6)
+
+
+def test_a_scripted_teacher_needs_rewards(numbered: Make) -> None:
+    unknown = dataclasses.replace(numbered(), rewards=None)
+    with pytest.raises(InputError, match="numbered-v0: has no rewards, expected them for a script"):
+        preferences.scripted(unknown, 0, 5, 2, 0.0)

@@ -15,7 +15,7 @@ from appo_jax.types import InputError
 from experiments.runs import datasets, labels
 from experiments.runs.events import silent
 from experiments.runs.folder import RunFolder
-from tests.helpers.runs import TASK, TINY, parse, print_told
+from tests.helpers.runs import TASK, TINY, parse, print_told, tiny
 
 
 def test_labels_from_a_file(data_dir: Path, tmp_path: Path) -> None:
@@ -128,3 +128,45 @@ def test_odd_data_and_labels_are_told_and_hopeless_ones_refused(
         assert line.startswith(beginning)
     with pytest.raises(InputError, match=r"mine/odd-v0: 0 of 2 episodes have at least the segment"):
         datasets.obtain(parse(*flags, "--segment_length=31")[0][0], execution, silent)
+
+
+def test_data_without_rewards_and_labels_of_any_length(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw = np.random.default_rng(0)
+    episodes = [
+        Episode(draw.normal(size=(31, 39)), draw.uniform(-1, 1, (30, 4)), None, np.zeros(30))
+        for _ in range(3)
+    ]
+    dataset = from_episodes(episodes, "mine/own-v0")
+    minari_io.save(dataset, tmp_path)
+    own = preferences.from_arrays(
+        dataset, [[0, 1], [1, 2]], [[0, 4], [2, 2]], [1, 0], [[5, 20], [7, 5]], labeller="me"
+    )
+    preferences.save(own, tmp_path / "labels.jsonl")
+    common = [flag for flag in TINY if "dataset_size" not in flag and "feedback" not in flag]
+    common += [f"--data_dir={tmp_path}", "--dataset=mine/own-v0", f"--workdir={tmp_path / 'run'}"]
+    (tmp_path / "run").mkdir()
+    given = f"--preferences={tmp_path / 'labels.jsonl'}"
+    (run,), execution = parse(*common, given)
+    data = {dataset.id: datasets.obtain(run, execution, print_told)}
+    (found,) = labels.obtain_all([run], execution, data, print_told).values()
+    np.testing.assert_array_equal(found.lengths, own.lengths)
+    copy = preferences.load(tmp_path / "run" / "preferences.jsonl", dataset, 5)
+    np.testing.assert_array_equal(copy.lengths, own.lengths)
+    needs = [
+        ("--num_feedback=20", "for a scripted teacher, or labels of your own in --preferences")
+    ]
+    needs += [(f"{given} --reward=true", "for --reward=true with --algorithm=appo")]
+    for flags, message in needs:
+        runs, execution = parse(*common, *flags.split())
+        with pytest.raises(
+            InputError, match=f"mine/own-v0: has no rewards, expected them {message}"
+        ):
+            datasets.obtain(runs[0], execution, silent)
+    of_ipl = [flag for flag in tiny("ipl") if "size" not in flag and "feedback" not in flag]
+    of_ipl += [flag for flag in common if "data" in flag or "workdir" in flag]
+    (run,), execution = parse(*of_ipl, given)
+    data = {dataset.id: datasets.obtain(run, execution, silent)}
+    with pytest.raises(InputError, match=r"compares segments of up to 20 steps, which ipl can't, "):
+        labels.obtain_all([run], execution, data, silent)

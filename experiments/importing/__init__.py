@@ -1,0 +1,1 @@
+"""Bringing in files of others."""

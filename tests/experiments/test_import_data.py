@@ -1,0 +1,110 @@
+"""The command that imports, and what can be done with what it leaves."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from absl import flags
+
+from appo_jax import appo, reward_model, training
+from appo_jax.data import minari_io, preferences
+from appo_jax.data.dataset import to_device
+from appo_jax.types import InputError
+from experiments import import_data
+from tests.helpers import published
+from tests.helpers.compilation import quick_compilation
+
+
+def run(*arguments: str) -> None:
+    values = flags.FlagValues()
+    import_data.define_flags(values, ["import_data"])
+    values(["import_data", *arguments])
+    import_data.main(values)
+
+
+def test_labels_and_their_segments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    published.ipl(tmp_path / "six pairs.npz")
+    common = ("--format=ipl", f"--source={tmp_path / 'six pairs.npz'}", f"--data_dir={tmp_path}")
+    run(*common, "--env=Hopper-v5")
+    id = "imported/ipl-six-pairs-v0"
+    file = tmp_path / f"{id}.jsonl"
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].split() == ["data", "set", id]
+    assert "labels        6 pairs of segments of 5 steps: 2 say first, 3 second, 1 neither" in out
+    assert "transitions   48 in 12 episodes of 4 to 4 steps (mean 4.0)" in out
+    assert out[-1] == f"train with    --dataset={id} --preferences={file}"
+    dataset = minari_io.load(id, tmp_path)
+    assert dataset.metadata["environment_id"] == "Hopper-v5"
+    assert len(preferences.load(file, dataset, 25)) == 6
+    with pytest.raises(InputError, match=r"six-pairs-v0 exists, expected a new id"):
+        run(*common)
+    with pytest.raises(InputError, match=r"--preferences=.*: exists, expected a new file"):
+        run(*common, "--id=mine/six-v0", f"--preferences={file}")
+    assert minari_io.local_ids(tmp_path) == [id]
+
+
+def test_flags_that_are_refused(tmp_path: Path) -> None:
+    for arguments, message in (
+        ((), "--format is missing"),
+        (("--format=zip", f"--source={tmp_path}"), "--format: 'zip', expected lire, "),
+        (("--format=ipl",), "--source is missing"),
+        (("--format=lire", f"--source={tmp_path}", "--size=0"), "--size=0: expected a whole"),
+        (
+            ("--format=pt-labels", f"--source={tmp_path}", "--dataset=a/b-v0"),
+            "--dataset: data set 'a/b-v0' is not in",
+        ),
+        (
+            ("--format=d4rl", f"--source={tmp_path}", "--task=sweep", "--env=Hopper-v5"),
+            "--env=Hopper-v5: found with --task, expected one",
+        ),
+    ):
+        with pytest.raises(InputError, match=message):
+            run(*arguments, f"--data_dir={tmp_path}")
+
+
+@pytest.mark.slow
+def test_every_format_from_published_files_to_a_policy(tmp_path: Path) -> None:
+    """Imported, written, read back, and trained on for 100 updates."""
+    place = f"--data_dir={tmp_path}"
+    np.savez(tmp_path / "own.npz", **published.own_arrays())
+    sources = {
+        "lire": published.lire(tmp_path / "sweep-v2"),
+        "d4rl": published.d4rl(tmp_path / "hopper.hdf5"),
+        "ipl-transitions": published.ipl_transitions(tmp_path / "episodes"),
+        "arrays": tmp_path / "own.npz",
+        "ipl": published.ipl(tmp_path / "pairs.npz"),
+        "cpl": published.cpl(tmp_path / "segments.npz"),
+        "lire-independent": published.lire_labels(tmp_path / "lire"),
+        "pt-labels": published.pt_labels(tmp_path / "pt"),
+        "crowd-labels": published.crowd_labels(tmp_path / "crowd"),
+    }
+    sources |= dict.fromkeys(("lire-seqrank", "lire-ranked"), sources["lire-independent"])
+    for format, source in sources.items():
+        extra = []
+        if format in ("pt-labels", "crowd-labels"):
+            extra = ["--dataset=mine/d4rl-v0", "--segment_length=2"]
+        run(f"--format={format}", f"--source={source}", f"--id=mine/{format}-v0", place, *extra)
+    run("--format=minari", f"--source={tmp_path / 'mine/d4rl-v0'}", "--id=mine/minari-v0", place)
+    config = appo.Config(hidden_layers=1, hidden_dim=8, batch_size=8, num_pairs=4, segment_length=2)
+    for format in (*sources, "minari"):
+        pointing = format in ("pt-labels", "crowd-labels")
+        data = minari_io.load(f"mine/{'d4rl' if pointing else format}-v0", tmp_path)
+        file = tmp_path / f"mine/{format}-v0.jsonl"
+        with quick_compilation():
+            store, view = to_device(data, 2)
+            if file.exists():
+                length = 25 if format.startswith("lire-") else 2
+                labels = preferences.load(file, data, length)
+                model = reward_model.Config(hidden_dim=8, hidden_layers=1, num_epochs=20)
+                pairs = labels.to_device(data)
+                fitted, metrics = training.fit(
+                    reward_model, model, jax.random.key(0), store, view, pairs
+                )
+                assert 0 < metrics["reward/loss"] < 5, format
+                rewards = reward_model.relabel(model, fitted, store, view, len(data.observations))
+                store = store.replace(rewards=rewards)
+            dims = data.observation_dim, data.action_dim
+            state = appo.init(config, jax.random.key(1), *dims, lam=0.03)
+            state, _ = training.train(appo, config, 100, state, jax.random.key(2), store, view)
+        assert int(state.step) == 100, format
