@@ -70,7 +70,7 @@ class Tab:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
-    def wait_for(self, expression: str, seconds: float = 30) -> Any:
+    def wait_for(self, expression: str, seconds: float = 120) -> Any:
         """Wait until it is true, and return it."""
         deadline = time.monotonic() + seconds
         while not (found := self.evaluate(expression)):

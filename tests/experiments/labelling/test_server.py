@@ -100,7 +100,8 @@ def test_a_page_a_pair_its_clips_and_an_answer(served: Server) -> None:
     assert ask(served, "/api/answer", undo)[1]["current"] == 0
     kept = journal.read(served.session.folder / "answers-ann.jsonl")
     assert [record.id for record in kept] == [request["id"], undo["id"]]
-    assert kept[0].clip == ("lines", "unknown")  # nobody looked at the other one yet
+    # The other one may have been drawn ahead, though nobody looked at it.
+    assert kept[0].clip in (("lines", "unknown"), ("lines", "lines"))
 
 
 def test_every_attack_is_refused(served: Server) -> None:
