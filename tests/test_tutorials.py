@@ -23,7 +23,7 @@ def all_but_full_size(page: Path) -> list[str]:
     return [block.where for block in blocks(page) if not block.caption.startswith(FULL_SIZE)]
 
 
-@pytest.mark.usefixtures("folder", "compiled_quickly")
+@pytest.mark.usefixtures("folder")
 @each_page
 def test_in_this_process(page: Path) -> None:
     assert carry_out(page) == all_but_full_size(page)
