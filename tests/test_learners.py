@@ -224,7 +224,7 @@ def another(field: Field, value: Any) -> Any:
     if field.type is bool:
         return not value
     if field.type is int:
-        return value + 1
+        return (value or 0) + 1
     return value / 2 if value else 0.5
 
 

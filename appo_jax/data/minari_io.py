@@ -105,7 +105,7 @@ def load(dataset_id: str, data_dir: str | os.PathLike[str] | None = None) -> Dat
         metadata, expected_digest = dict(own["metadata"]), own["digest"]
         is_ours = expected_digest is not None
         # One after another: a large set is in memory once.
-        episodes = (_from_minari(episode, is_ours) for episode in _read_in_turn(stored))
+        episodes = (_from_minari(episode, is_ours) for episode in stored)
         dataset = from_episodes(episodes, dataset_id, metadata)
     except InputError:
         raise
@@ -211,6 +211,7 @@ def _check_metadata(metadata: Mapping[str, Any], name: str) -> None:
 
 def _check_sizes(data: Path, name: str) -> None:
     """Refuse what would fill the memory: counts and shapes that no file of this size can have."""
+    import h5py
     from minari.dataset.minari_storage import MinariStorage
 
     metadata = MinariStorage.read_raw_metadata(data)
@@ -222,7 +223,8 @@ def _check_sizes(data: Path, name: str) -> None:
         )
 
     if metadata["data_format"] == "hdf5":
-        hdf5.check_sizes(data / "main_data.hdf5", name)
+        with h5py.File(data / "main_data.hdf5") as file:
+            hdf5.check_sizes(file, name)
 
 
 def _check_spaces(stored: Any, name: str) -> None:
@@ -232,13 +234,6 @@ def _check_spaces(stored: Any, name: str) -> None:
         space = getattr(stored, f"{kind}_space")
         if not isinstance(space, Box):
             raise InputError(f"{name}: {kind} space is {space}, expected a Box")
-
-
-def _read_in_turn(stored: Any) -> Iterator[Any]:
-    """Its episodes, each `hdf5.GROUPS_AT_ONCE` of them from a file that is opened anew."""
-    indices = list(range(stored.total_episodes))
-    for first in range(0, len(indices), hdf5.GROUPS_AT_ONCE):
-        yield from stored.iterate_episodes(indices[first : first + hdf5.GROUPS_AT_ONCE])
 
 
 def _from_minari(episode: Any, is_ours: bool) -> Episode:

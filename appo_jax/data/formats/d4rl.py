@@ -68,8 +68,8 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
     if path.is_dir():
         raise InputError(f"{path}: a folder, expected an HDF5 file")
     try:
-        check_sizes(path, str(path))
         with h5py.File(path) as file:
+            check_sizes(file, str(path))
             names = [name for name, value in file.items() if isinstance(value, h5py.Dataset)]
             check_names(names, _ARRAYS, str(path))
             wanted = [name for name in (*_ARRAYS, "next_observations") if name in names]

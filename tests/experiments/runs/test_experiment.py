@@ -45,17 +45,23 @@ def test_digest_covers_every_number(experiment: Experiment) -> None:
     assert len(digests) == count > 35
 
 
+OTHER = {
+    "learned": "shuffled",
+    "minmax": "raw",
+    "bradley_terry": "linear",
+    "independent": "seqrank",
+}
+
+
 def changed(name: str, value: Any) -> Any:
     """Another value that the setting can have."""
     match value:
         case bool():
             return not value
         case None:
-            return "another"
-        case "learned" | "minmax":
-            return {"learned": "shuffled", "minmax": "raw"}[value]
+            return 3 if name == "crop" else "another"
         case str():
-            return value + "x"
+            return OTHER.get(value, value + "x")
         case int():
             return value + 1
         case _:
