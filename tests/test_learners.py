@@ -314,7 +314,7 @@ def test_every_swept_number_acts_without_another_trace(name: str, field: Field) 
 # The loop.
 
 
-@for_each_learner
+@for_each_small_learner
 def test_chunks_and_a_restored_state_share_one_trace(name: str) -> None:
     states, keys, data = start(name, 1)
     states, _, _ = chunk(name, states, keys, data, 2, "map")
@@ -333,7 +333,7 @@ def test_chunks_and_a_restored_state_share_one_trace(name: str) -> None:
     assert states.step.tolist() == [6]
 
 
-@for_each_learner
+@for_each_small_learner
 def test_a_chunk_equals_single_updates(name: str) -> None:
     learner = LEARNERS[name]
     config = small_config(learner)

@@ -181,7 +181,9 @@ def fitted(command: Callable[..., Command], tmp_path_factory: pytest.TempPathFac
     return folder / "run"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL]
+)
 def test_stopped_while_it_fits_the_reward(
     command: Callable[..., Command], fitted: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
