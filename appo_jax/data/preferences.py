@@ -109,13 +109,7 @@ def scripted(
 
     Raises InputError when the data set has fewer than two segments, or no rewards.
     """
-    rewards = dataset.known_rewards("a scripted teacher; labels of others come from a file")
-    segment_rows = dataset.segment_rows(segment_length)
-    if len(segment_rows) < 2:
-        raise InputError(
-            f"data set {dataset.id}: {len(segment_rows)} segment of length {segment_length}, "
-            "expected at least two to compare"
-        )
+    rewards, segment_rows = comparable(dataset, segment_length)
     indices = jnp.arange(-(-num_feedback // _DRAWN) * _DRAWN)  # few lengths, each a program
     segments, flips, shifts = (
         np.asarray(array)[:num_feedback]
@@ -125,14 +119,56 @@ def scripted(
     steps = rewards[rows[..., None] + np.arange(segment_length)]
     returns = steps.sum(axis=-1, dtype=np.float64)
     difference = returns[:, 1] - returns[:, 0]
-    labels = np.where(np.abs(difference) <= tie_threshold, 0.5, difference > 0)
-    labels = np.where(flips < label_noise, (2 * labels + shifts) % 3 / 2, labels)
+    labels = answers(difference, tie_threshold, label_noise, flips, shifts)
+    return of_rows(dataset, rows, labels, "scripted", segment_length, seed)
+
+
+def comparable(dataset: Dataset, segment_length: int) -> tuple[np.ndarray, np.ndarray]:
+    """What a scripted teacher compares: the true rewards, and the first rows of all segments.
+
+    Raises InputError when the data set has fewer than two segments, or no rewards.
+    """
+    rewards = dataset.known_rewards("a scripted teacher; labels of others come from a file")
+    segment_rows = dataset.segment_rows(segment_length)
+    if len(segment_rows) < 2:
+        raise InputError(
+            f"data set {dataset.id}: {len(segment_rows)} segment of length {segment_length}, "
+            "expected at least two to compare"
+        )
+    return rewards, segment_rows
+
+
+def answers(
+    difference: np.ndarray | float,
+    tie_threshold: float,
+    label_noise: float,
+    flips: np.ndarray | float,
+    shifts: np.ndarray | int,
+) -> np.ndarray:
+    """A scripted teacher's labels, of one shape with all that are no settings.
+
+    difference: the second segment's return minus the first's. flips: uniform in [0, 1), noise where
+    it is below `label_noise`. shifts: 1 or 2, which of the two other labels it then is.
+    """
+    labels = np.where(np.abs(difference) <= tie_threshold, 0.5, np.greater(difference, 0))
+    return np.where(flips < label_noise, (2 * labels + shifts) % 3 / 2, labels)
+
+
+def of_rows(
+    dataset: Dataset,
+    rows: np.ndarray,
+    labels: np.ndarray,
+    labeller: str,
+    segment_length: int,
+    seed: int,
+) -> Preferences:
+    """Labels, `[pairs]`, of segments that begin at these rows of the data set, `[pairs, 2]`."""
     episodes = np.searchsorted(dataset.episode_starts, rows, side="right") - 1
     return Preferences(
         episodes=episodes,
         starts=rows - dataset.episode_starts[episodes],
         labels=labels.astype(np.float32),
-        labellers=("scripted",) * num_feedback,
+        labellers=(labeller,) * len(labels),
         length=segment_length,
         dataset_id=dataset.id,
         seed=seed,

@@ -15,7 +15,6 @@ from appo_jax.data import preferences
 from appo_jax.data.dataset import Dataset
 from appo_jax.data.preferences import Preferences
 from appo_jax.keys import Purpose, purpose_key
-from appo_jax.types import InputError
 
 Groups: TypeAlias = list[list[int]]
 Feedback: TypeAlias = Literal["independent", "seqrank", "ranked"]
@@ -145,13 +144,7 @@ def scripted(
         return preferences.scripted(
             dataset, seed, num_queries, segment_length, tie_threshold, label_noise
         )
-    rewards = dataset.known_rewards("a scripted teacher; labels of others come from a file")
-    segment_rows = dataset.segment_rows(segment_length)
-    if len(segment_rows) < 2:
-        raise InputError(
-            f"data set {dataset.id}: {len(segment_rows)} segment of length {segment_length}, "
-            "expected at least two to compare"
-        )
+    rewards, segment_rows = preferences.comparable(dataset, segment_length)
     words = np.asarray(jax.random.key_data(purpose_key(seed, Purpose.LABELS)))
     draw, noise = (np.random.default_rng([*words.tolist(), kind]) for kind in (0, 1))
 
@@ -162,26 +155,16 @@ def scripted(
 
     def compare(first: int, second: int) -> float:
         difference = total(second) - total(first)
-        label = 0.5 if abs(difference) <= tie_threshold else float(difference > 0)
         flip, shift = noise.random(), int(noise.integers(1, 3))
-        return (2 * label + shift) % 3 / 2 if flip < label_noise else label
+        return float(preferences.answers(difference, tie_threshold, label_noise, flip, shift))
 
     if feedback == "ranked":
         lists = ranked_lists(compare, len(segment_rows), num_queries, draw)
     else:
         lists = chain_lists(_chain(compare, len(segment_rows), num_queries, draw))
     pairs, labels = pairs_of(lists)
-    rows = segment_rows[pairs]
-    episodes = np.searchsorted(dataset.episode_starts, rows, side="right") - 1
-    return Preferences(
-        episodes=episodes,
-        starts=rows - dataset.episode_starts[episodes],
-        labels=labels,
-        labellers=(f"scripted, {feedback}",) * len(labels),
-        length=segment_length,
-        dataset_id=dataset.id,
-        seed=seed,
-    )
+    labeller = f"scripted, {feedback}"
+    return preferences.of_rows(dataset, segment_rows[pairs], labels, labeller, segment_length, seed)
 
 
 def _chain(
