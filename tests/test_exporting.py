@@ -1,5 +1,6 @@
 """Policies as files that NumPy reads, for every learner that is registered."""
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -9,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from absl import flags
 
 import appo_jax
 from appo_jax import checkpoint, exporting, numpy_policy, policy, registry
 from appo_jax.types import InputError
 from experiments import export
+from tests.helpers.commands import call
 from tests.test_learners import POLICY_LEARNERS, small_config
 
 pytest.importorskip("safetensors", reason="the extra `export` isn't installed")
@@ -41,12 +42,7 @@ def save(folder: Path, algorithm: str, num_runs: int = 1) -> None:
     checkpoint.save(folder / "checkpoints" / "policy", 10, arrays, described | dims)
 
 
-def main(*arguments: object) -> None:
-    values = flags.FlagValues()
-    line = ["export", *map(str, arguments)]
-    export.define_flags(values, line)
-    values(line)
-    export.main(values)
+main = functools.partial(call, export)
 
 
 @pytest.mark.parametrize("learner", POLICY_LEARNERS)

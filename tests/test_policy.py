@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from absl import flags
 
 import appo_jax
 from appo_jax import appo, checkpoint, policy, training, workers
@@ -23,6 +22,7 @@ from appo_jax.types import InputError
 from experiments import evaluate
 from experiments.runs import files, runner
 from tests.helpers import environments as odd
+from tests.helpers.commands import call
 from tests.helpers.processes import InTurn
 from tests.helpers.runs import TASK, TINY, parse, write_buffers
 
@@ -213,10 +213,7 @@ def test_every_run_of_a_grid_is_evaluated(
     save(folder, 10, 2, (3, 1), run)
 
     def evaluated(*arguments: str) -> list[str]:
-        values, argv = flags.FlagValues(), ["evaluate", f"--checkpoint={tmp_path}", *arguments]
-        evaluate.define_flags(values, argv)
-        values(argv)
-        evaluate.main(values)
+        call(evaluate, f"--checkpoint={tmp_path}", *arguments)
         return capsys.readouterr().out.splitlines()
 
     output = tmp_path / "found.json"

@@ -1,11 +1,11 @@
 """The command that imports, and what can be done with what it leaves."""
 
+import functools
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from absl import flags
 
 from appo_jax import appo, reward_model, training
 from appo_jax.data import minari_io, preferences
@@ -13,14 +13,10 @@ from appo_jax.data.dataset import to_device
 from appo_jax.types import InputError
 from experiments import import_data
 from tests.helpers import published
+from tests.helpers.commands import call
 from tests.helpers.compilation import quick_compilation
 
-
-def run(*arguments: str) -> None:
-    values = flags.FlagValues()
-    import_data.define_flags(values, ["import_data"])
-    values(["import_data", *arguments])
-    import_data.main(values)
+run = functools.partial(call, import_data)
 
 
 def test_labels_and_their_segments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,22 +1,18 @@
 """The command that inspects a data set."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from absl import flags
 
 from appo_jax.data import minari_io, preferences
 from appo_jax.data.dataset import Dataset
 from appo_jax.types import InputError
 from experiments import inspect_data
+from tests.helpers.commands import call
 
-
-def run(*arguments: str) -> None:
-    values = flags.FlagValues()
-    inspect_data.define_flags(values, ["inspect_data"])
-    values(["inspect_data", *arguments])
-    inspect_data.main(values)
+run = functools.partial(call, inspect_data)
 
 
 def test_a_data_set_and_its_labels(

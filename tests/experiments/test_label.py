@@ -1,5 +1,6 @@
 """The command: its flags, what it refuses, and labels that training reads."""
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -7,22 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from absl import flags
 
 from appo_jax.data import lire, minari_io, preferences
 from appo_jax.types import InputError
 from experiments import label
+from tests.helpers.commands import call
 from tests.helpers.labelling import walks
 from tests.helpers.runs import SIZE, TASK
 
 LIRE = (f"--task={TASK}", "--dataset=medium-replay", f"--dataset_size={SIZE}")
 
 
-def parsed(*arguments: str) -> flags.FlagValues:
-    values = flags.FlagValues()
-    label.define_flags(values, [])
-    values(["label", *arguments])
-    return values
+main = functools.partial(call, label)
 
 
 @pytest.mark.parametrize("pairs", ["random", "changing", "ranked"])
@@ -30,18 +27,16 @@ def test_the_scripted_teacher_answers_through_the_same_code(
     data_dir: Path, tmp_path: Path, pairs: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     workdir = tmp_path / "labels"
-    label.main(
-        parsed(
-            *LIRE,
-            f"--data_dir={data_dir}",
-            f"--workdir={workdir}",
-            "--num_pairs=30",
-            "--repeats=0.2",
-            "--segment_length=5",
-            f"--pairs={pairs}",
-            "--scripted",
-            "--labeller=teacher",
-        )
+    main(
+        *LIRE,
+        f"--data_dir={data_dir}",
+        f"--workdir={workdir}",
+        "--num_pairs=30",
+        "--repeats=0.2",
+        "--segment_length=5",
+        f"--pairs={pairs}",
+        "--scripted",
+        "--labeller=teacher",
     )
     said = capsys.readouterr().out
     found = re.search(r"with themself in (\d+)% of (\d+) repeated pairs", said)
@@ -86,7 +81,7 @@ def test_what_can_not_be_is_refused_in_a_sentence(
     minari_io.save(walks(), tmp_path)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=re.escape(message)):
-        label.main(parsed(f"--data_dir={tmp_path}", *arguments))
+        main(f"--data_dir={tmp_path}", *arguments)
 
 
 def test_a_data_set_that_names_no_environment_can_be_labelled(
@@ -96,7 +91,7 @@ def test_a_data_set_that_names_no_environment_can_be_labelled(
     monkeypatch.chdir(tmp_path)
     seen: list[Any] = []
     monkeypatch.setattr(label, "serve", lambda *arguments: seen.append(arguments))
-    label.main(parsed(f"--data_dir={tmp_path}", "--dataset=tiny/walks-v0", "--segment_length=5"))
+    main(f"--data_dir={tmp_path}", "--dataset=tiny/walks-v0", "--segment_length=5")
     session, renderer, page, is_opened = seen[0]
     assert (session.total, page.port, is_opened) == (500, 8765, False)
     assert session.folder == Path("labels/tiny/walks-v0")

@@ -1,6 +1,7 @@
 """`python -m experiments.sweep` as a user types it, kills it, and starts it again."""
 
 import csv
+import functools
 import re
 import signal
 import time
@@ -8,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from absl import flags
 
 from appo_jax.types import InputError
 from experiments import sweep
@@ -17,6 +17,7 @@ from experiments.sweeps import cost, plan
 from experiments.sweeps import definition as definitions
 from experiments.sweeps.cost import Program, Rates
 from experiments.sweeps.definition import Narrowing
+from tests.helpers.commands import call
 from tests.helpers.processes import wait_until
 from tests.helpers.runs import SIZE, TASK, TINY, Command, contents, result
 
@@ -47,12 +48,7 @@ def by_reward(folder: Path) -> dict[str, tuple[object, object]]:
     }
 
 
-def main(*arguments: str) -> None:
-    """The command in this process."""
-    values = flags.FlagValues()
-    sweep.define_flags(values, [])
-    values(["sweep", *arguments])
-    sweep.main(values)
+main = functools.partial(call, sweep)
 
 
 class Killed(BaseException):

@@ -1,5 +1,6 @@
 """Videos of policies and of pairs: what is written, and what marks success."""
 
+import functools
 import re
 import subprocess
 from pathlib import Path
@@ -7,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from absl import flags
 from PIL import Image
 
 from appo_jax import policy
@@ -16,6 +16,7 @@ from experiments import render
 from experiments.rendering import episodes, graphics, video
 from experiments.rendering.scene import Scene
 from tests.helpers import environments as odd
+from tests.helpers.commands import call
 from tests.helpers.runs import TINY, Command
 from tests.test_policy import save
 
@@ -38,12 +39,7 @@ def near(frame: np.ndarray, colour: tuple[int, int, int]) -> bool:
     return bool((np.abs(frame.astype(int) - colour).max(axis=-1) < 12).any())
 
 
-def main(*arguments: object) -> None:
-    values = flags.FlagValues()
-    line = ["render", *map(str, arguments)]
-    render.define_flags(values, line)
-    values(line)
-    render.main(values)
+main = functools.partial(call, render)
 
 
 @pytest.fixture

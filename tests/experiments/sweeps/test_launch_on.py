@@ -1,5 +1,6 @@
 """Grids together on a cluster: whose jobs end well, fail, or are lost."""
 
+import functools
 import io
 import os
 import signal
@@ -19,6 +20,7 @@ from experiments.sweeps.plan import Grid
 from experiments.terminal.signals import Stopped
 from experiments.terminal.sweep_progress import Progress
 from tests.helpers import sweeps
+from tests.helpers.commands import call
 
 
 def runs(**flags: object) -> list[Wanted]:
@@ -171,14 +173,7 @@ def test_an_error_comes_back_from_the_worker(
 def test_launchers_that_there_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    from absl import flags
-
-    def main(*arguments: str) -> None:
-        values = flags.FlagValues()
-        sweep.define_flags(values, [])
-        values(["sweep", "--experiment=panel", "--only_algorithm=bc", *arguments])
-        sweep.main(values)
-
+    main = functools.partial(call, sweep, "--experiment=panel", "--only_algorithm=bc")
     with pytest.raises(InputError, match="^--launcher=slrum: expected local, submitit, ray$"):
         main("--launcher=slrum")
     with pytest.raises(InputError, match="^--grid_cpus=0: expected a whole number from 1"):
