@@ -1,0 +1,151 @@
+"""Joining the other processes of one JAX program, and leaving when one of them is gone.
+
+JAX ends a process that misses another one by C++'s abort, after a page of log, and no Python code
+can have it otherwise (a callback from there fails). So that page is kept back, and the abort
+caught: who reads finds one sentence.
+"""
+
+import atexit
+import contextlib
+import ctypes
+import dataclasses
+import os
+import re
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import IO, Any
+
+import jax
+
+from appo_jax.types import InputError
+
+HEARTBEAT_SECONDS = 60  # without one a process counts as gone
+JOIN_SECONDS = 120  # to wait for the others at the beginning
+LEAVE_SECONDS = 10  # to wait for the others at the end
+
+
+def check(
+    coordinator_address: str | None, num_processes: int | None, process_id: int | None
+) -> bool:
+    """Whether there are others to join. Raises InputError, naming the flag, for wrong values."""
+    named = {
+        "coordinator_address": coordinator_address,
+        "num_processes": num_processes,
+        "process_id": process_id,
+    }
+    missing = [f"--{name}" for name, value in named.items() if value is None]
+    if len(missing) == 3:
+        return False
+    if missing or coordinator_address is None or num_processes is None or process_id is None:
+        given = [f"--{name}" for name, value in named.items() if value is not None]
+        raise InputError(
+            f"{', '.join(missing)} missing, found {', '.join(given)}, expected all three or none: "
+            "the first process's host:port, how many processes there are, and which one this is"
+        )
+    host, _, port = coordinator_address.rpartition(":")
+    if not (host and port.isdecimal() and 0 < int(port) < 65536):
+        raise InputError(
+            f"--coordinator_address={coordinator_address}: expected host:port of the machine of "
+            "process 0, with a free port from 1 to 65535"
+        )
+    if num_processes < 1:
+        raise InputError(f"--num_processes={num_processes}: expected at least 1")
+    if not 0 <= process_id < num_processes:
+        raise InputError(
+            f"--process_id={process_id}: expected a number from 0 to {num_processes - 1}, since "
+            f"--num_processes={num_processes}"
+        )
+    return num_processes > 1
+
+
+@contextlib.contextmanager
+def joined(
+    coordinator_address: str, num_processes: int, process_id: int, kept: str
+) -> Iterator[None]:
+    """Be one of several processes for the block, and keep JAX's log back until the process ends.
+
+    kept: what the user has when another process is gone, which ends this one with status 1. Raises
+    InputError where the others can't be joined.
+    """
+    _keep_log_back(num_processes, kept)
+    # Its handler would take SIGTERM away from ours, and Orbax ask it at each checkpoint.
+    jax.config.update("jax_enable_preemption_service", False)
+    try:
+        jax.distributed.initialize(
+            coordinator_address,
+            num_processes,
+            process_id,
+            initialization_timeout=JOIN_SECONDS,
+            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+            shutdown_timeout_seconds=LEAVE_SECONDS,
+        )
+    except Exception as error:  # depends on what failed
+        raise InputError(
+            f"--coordinator_address={coordinator_address}: process {process_id} of "
+            f"{num_processes} can't join the others within {JOIN_SECONDS} s "
+            f"({str(error).splitlines()[0]}), expected the address of process 0, a free port "
+            "there, and every other process started with the same flags"
+        ) from error
+    _state.is_in = True
+    try:
+        yield
+        jax.distributed.shutdown()
+    finally:
+        _state.is_in = False  # after an error JAX shuts down once its sentence is out
+
+
+@dataclasses.dataclass
+class _State:
+    is_in: bool = False  # else nobody needs to hear that others are gone
+    handler: Any = None  # C keeps a pointer to it
+
+
+_state = _State()
+
+
+def _keep_log_back(num_processes: int, kept: str) -> None:
+    """Keep what C++ writes to standard error until the process ends, and catch its abort."""
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    log = tempfile.TemporaryFile()  # noqa: SIM115 - open until the process ends
+    os.dup2(log.fileno(), 2)
+    sys.stderr = os.fdopen(terminal, "w", buffering=1, errors="backslashreplace")
+
+    def aborted(number: int) -> None:
+        text = _contents(log)
+        if "JAX distributed service" not in text:
+            os.write(terminal, text.encode())
+            os._exit(128 + number)
+        if _state.is_in:
+            os.write(terminal, f"error: {_who_is_gone(text, num_processes)}; {kept}\n".encode())
+        os._exit(1)
+
+    _state.handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(aborted)
+    set_handler = ctypes.CDLL(None).signal
+    set_handler.argtypes, set_handler.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
+    set_handler(signal.SIGABRT, ctypes.cast(_state.handler, ctypes.c_void_p))
+    atexit.register(_show, log, terminal)
+
+
+def _show(log: IO[bytes], terminal: int) -> None:
+    text = _contents(log)
+    if "coordination_service" not in text:
+        os.write(terminal, text.encode())
+
+
+def _contents(log: IO[bytes]) -> str:
+    size = os.fstat(log.fileno()).st_size
+    return os.pread(log.fileno(), size, 0).decode(errors="backslashreplace")
+
+
+def _who_is_gone(text: str, num_processes: int) -> str:
+    """What JAX's log says of it."""
+    found = re.search(r"stopped sending heartbeats\):\n([\d\n ,]+)", text)
+    if found:
+        numbers = ", ".join(found.group(1).split())
+        return f"process {numbers} of {num_processes} is gone: killed, or not to be reached"
+    if "Failed to send RPC" in text:
+        return f"process 0 of {num_processes} is gone: killed, ended, or not to be reached"
+    return f"another of the {num_processes} processes is gone; its own last line says more"
