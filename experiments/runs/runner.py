@@ -46,8 +46,7 @@ def run(
 
     All runs share their algorithm and what shapes their program; they differ in task, labels, seed
     and swept numbers. Raises InputError for a folder that holds other runs, Stopped after a signal,
-    Diverged when no run is left whose numbers are finite. Of several processes the first one alone
-    returns them.
+    Diverged when no run is left whose numbers are finite.
     """
     training.check_jax()
     hosts.check_same("the settings", _settings(runs, execution))
@@ -59,10 +58,7 @@ def run(
             done = results.of_folder(folder.path, folder.config, folder.metrics)
             if not hosts.from_first(lambda: _is_finished(done, folder)):
                 return _carry_out(runs, folder, execution, report)
-            if not hosts.is_first():
-                return []
-            if not results.is_summary(folder.path / "summary.json", done):
-                _write_results(runs, folder)
+            done = hosts.from_first(lambda: _renew(runs, folder, done))
             report(Told(f"this run is finished; its results lie in {folder.path}"))
             return done
 
@@ -103,7 +99,7 @@ def _carry_out(
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
     with signals.held():
-        return _write_results(runs, folder) if hosts.is_first() else []
+        return hosts.from_first(lambda: _write_results(runs, folder))
 
 
 def _settings(runs: Sequence[Experiment], execution: Execution) -> Any:
@@ -139,6 +135,12 @@ def _write_results(runs: Sequence[Experiment], folder: RunFolder) -> list[RunRes
     results.write_summary(folder.path / "summary.json", found)
     curves.plot(folder.path / "learning_curve.png", found)
     return found
+
+
+def _renew(runs: Sequence[Experiment], folder: RunFolder, done: list[RunResult]) -> list[RunResult]:
+    if not results.is_summary(folder.path / "summary.json", done):
+        _write_results(runs, folder)
+    return done
 
 
 def _on_device(

@@ -12,9 +12,10 @@ import dataclasses
 import os
 import re
 import signal
+import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 import jax
@@ -23,7 +24,7 @@ from appo_jax.types import InputError
 
 HEARTBEAT_SECONDS = 60  # without one a process counts as gone
 JOIN_SECONDS = 120  # to wait for the others at the beginning
-LEAVE_SECONDS = 10  # to wait for the others at the end
+LEAVE_SECONDS = 60  # to wait for the others at the end
 
 
 def check(
@@ -69,7 +70,21 @@ def joined(
     kept: what the user has when another process is gone, which ends this one with status 1. Raises
     InputError where the others can't be joined.
     """
-    _keep_log_back(num_processes, kept)
+    if process_id == 0:
+        _check_port_is_free(coordinator_address)
+
+    def cannot_join(reason: str) -> str:
+        return (
+            f"--coordinator_address={coordinator_address}: process {process_id} of "
+            f"{num_processes} can't join the others within {JOIN_SECONDS} s ({reason}), expected "
+            "the address of process 0, and each process started once, with the same flags"
+        )
+
+    def alone(log: str) -> str:
+        return f"{_who_is_gone(log, num_processes)}; {kept}"
+
+    _keep_log_back()
+    _state.sentence = lambda log: cannot_join(_reason(log))
     # Its handler would take SIGTERM away from ours, and Orbax ask it at each checkpoint.
     jax.config.update("jax_enable_preemption_service", False)
     try:
@@ -82,30 +97,45 @@ def joined(
             shutdown_timeout_seconds=LEAVE_SECONDS,
         )
     except Exception as error:  # depends on what failed
-        raise InputError(
-            f"--coordinator_address={coordinator_address}: process {process_id} of "
-            f"{num_processes} can't join the others within {JOIN_SECONDS} s "
-            f"({str(error).splitlines()[0]}), expected the address of process 0, a free port "
-            "there, and every other process started with the same flags"
-        ) from error
-    _state.is_in = True
+        raise InputError(cannot_join(str(error).splitlines()[0])) from error
+    _state.sentence = alone
     try:
         yield
         jax.distributed.shutdown()
     finally:
-        _state.is_in = False  # after an error JAX shuts down once its sentence is out
+        _state.sentence = None  # JAX shuts down when the error's own sentence is out
+
+
+def _check_port_is_free(address: str) -> None:
+    """Raise InputError for a port that another program has, over which JAX falls."""
+    port = int(address.rpartition(":")[2])
+    try:
+        socket.create_server(
+            ("", port), family=socket.AF_INET6, dualstack_ipv6=socket.has_dualstack_ipv6()
+        ).close()
+    except OSError as error:
+        raise InputError(
+            f"--coordinator_address={address}: port {port} can't be opened here "
+            f"({os.strerror(error.errno or 0)}), expected a free one of this machine, at which "
+            "process 0 answers"
+        ) from error
 
 
 @dataclasses.dataclass
 class _State:
-    is_in: bool = False  # else nobody needs to hear that others are gone
-    handler: Any = None  # C keeps a pointer to it
+    """sentence: of JAX's log what to tell when it ends the process; None: nothing, all is told.
+
+    handler: of the abort, to which C keeps a pointer.
+    """
+
+    sentence: Callable[[str], str] | None = None
+    handler: Any = None
 
 
 _state = _State()
 
 
-def _keep_log_back(num_processes: int, kept: str) -> None:
+def _keep_log_back() -> None:
     """Keep what C++ writes to standard error until the process ends, and catch its abort."""
     sys.stderr.flush()
     terminal = os.dup(2)
@@ -118,8 +148,8 @@ def _keep_log_back(num_processes: int, kept: str) -> None:
         if "JAX distributed service" not in text:
             os.write(terminal, text.encode())
             os._exit(128 + number)
-        if _state.is_in:
-            os.write(terminal, f"error: {_who_is_gone(text, num_processes)}; {kept}\n".encode())
+        if _state.sentence is not None:
+            os.write(terminal, f"error: {_state.sentence(text)}\n".encode())
         os._exit(1)
 
     _state.handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(aborted)
@@ -138,6 +168,11 @@ def _show(log: IO[bytes], terminal: int) -> None:
 def _contents(log: IO[bytes]) -> str:
     size = os.fstat(log.fileno()).st_size
     return os.pread(log.fileno(), size, 0).decode(errors="backslashreplace")
+
+
+def _reason(log: str) -> str:
+    found = re.search(r"absl::Status: (.*)", log)
+    return found.group(1) if found else "no reason given"
 
 
 def _who_is_gone(text: str, num_processes: int) -> str:
