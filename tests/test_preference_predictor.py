@@ -16,8 +16,6 @@ from appo_jax.keys import Purpose
 from appo_jax.transformer import Windows
 from appo_jax.types import LabelledPairs
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 LENGTH, NUM_PAIRS, STEPS = 5, 8, 30
 SMALL = preference_predictor.Config(
     num_heads=2, head_dim=4, num_epochs=4, batch_size=8, segment_length=LENGTH

@@ -22,8 +22,6 @@ from appo_jax.preference_transformer import TrainState
 from appo_jax.transformer import Windows
 from appo_jax.types import LabelledPairs
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 LENGTH, NUM_PAIRS = 5, 10
 SMALL = preference_transformer.Config(
     num_heads=2,
