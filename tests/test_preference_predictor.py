@@ -124,6 +124,7 @@ def test_neighbours_lie_in_one_episode_and_half_of_them_have_labels() -> None:
     assert max(shifts) > 10
 
 
+@pytest.mark.slow
 def test_planted_preferences_are_recovered() -> None:
     data = walks(20, 60)
     labels = preferences.scripted(data, 0, 200, LENGTH, tie_threshold=0.0)

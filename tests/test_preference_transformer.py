@@ -231,6 +231,7 @@ def test_relabelling_reads_each_rows_own_history() -> None:
     assert not np.delete(rewards, steps).any()
 
 
+@pytest.mark.slow
 def test_a_planted_reward_is_recovered_from_labels() -> None:
     data = walks(20, 60)
     labels = preferences.scripted(data, 0, 200, LENGTH, tie_threshold=0.0)
