@@ -22,6 +22,6 @@ def keep_compiled(folder: Path) -> None:
     )
 
 
-def compile_quickly() -> None:
+def compile_quickly(quickly: bool = True) -> None:
     """Compile in half the time to slower code, which may round otherwise in the last bit."""
-    _set(jax_disable_most_optimizations=True)
+    _set(jax_disable_most_optimizations=quickly)
