@@ -63,13 +63,14 @@ def request_from_flags(values: flags.FlagValues) -> Request:
             raise InputError(f"--{name}={value}: expected a whole number from 1")
     source = Path(values.source) if values.download is None else _downloaded(values)
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", source.name.removesuffix(source.suffix)).strip("-")
+    name, stays = name or "data", values.format == "minari" and values.download is not None
     dataset = None
     if values.dataset is not None:
         with naming("dataset"):
             dataset = minari_io.load(values.dataset, values.data_dir)
     return Request(
         source=source,
-        id=values.id or f"imported/{values.format}-{name or 'data'}-v0",
+        id=values.id or (stays and values.download) or f"imported/{values.format}-{name}-v0",
         dataset=dataset,
         size=values.size,
         segment_length=values.segment_length,
@@ -101,7 +102,13 @@ def main(values: flags.FlagValues) -> None:
     made_in = _environment(values)
     folder = minari_io.root(values.data_dir)
     file = Path(values.preferences or folder / f"{request.id}.jsonl")
-    minari_io.check_writable(request.id, folder)
+    stays = request.id == values.download  # fetched, with nothing to be changed
+    if stays and made_in is not None:
+        raise InputError(
+            f"{made_in}: a set that is fetched stays as it is, expected also --id=<new>"
+        )
+    if not stays:
+        minari_io.check_writable(request.id, folder)
     if file.exists():
         raise InputError(f"--preferences={file}: exists, expected a new file")
     if values.download is not None:
@@ -116,7 +123,8 @@ def main(values: flags.FlagValues) -> None:
         found = dataclasses.replace(
             found, dataset=dataclasses.replace(found.dataset, metadata=metadata)
         )
-    _save(found, folder, file)
+    if not stays:
+        _save(found, folder, file)
     print("\n".join([*_lines(found), *(f"warning: {odd}" for odd in found.warnings)]))
     if found.labels is not None:
         for odd in checks.about_labels(found.labels):

@@ -5,16 +5,20 @@ client knows where they are. What came of an unfinished download is kept beside 
 next call goes on from it; only what is whole gets its name.
 """
 
+import contextlib
 import dataclasses
 import importlib
+import io
+import json
+import os
 import shutil
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from appo_jax.data import atomic
+from appo_jax.data import atomic, minari_io
 from appo_jax.envs import meta_world
 from appo_jax.types import InputError
 from experiments.runs import files
@@ -139,6 +143,74 @@ def _unpack(archive: Path, folder: Path) -> None:
         ) from error
 
 
+def _minari_place(name: str, data_dir: Path) -> Path:
+    minari_io.check_id(name)
+    return data_dir / name
+
+
+def _fetch_minari(name: str, data_dir: Path, report: Report) -> None:
+    place = _minari_place(name, data_dir)
+    if place.exists():
+        report(Told(f"{place} is there, nothing is fetched"))
+        return
+    minari = _module("minari")
+    _module("huggingface_hub")  # where its remote sets are, by default
+    staging = data_dir / ".downloads" / name.replace("/", "-")
+    with files.locked(data_dir, "--data_dir"):
+        try:
+            # Minari would take what is there of a set for all of it.
+            unfinished = (staging / name).exists()
+            with _minari_sets_in(staging):
+                _check_remote(minari, name, place, report)
+                minari.download_dataset(name, force_download=unfinished)
+            minari_io.load(name, staging)
+        except InputError:
+            raise
+        except Exception as error:  # its clients raise anything
+            raise InputError(
+                f"{name} can't be fetched ({_reason(error)}); what came of it is kept. Try the "
+                "same command again later"
+            ) from error
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(staging / name / ".cache", ignore_errors=True)  # of the hub, in a top set
+        (staging / name).rename(place)
+        shutil.rmtree(staging)
+
+
+def _check_remote(minari: Any, name: str, place: Path, report: Report) -> None:
+    """Raise InputError unless Minari's remote has such a set, with Box spaces."""
+    versions = minari.list_remote_datasets(
+        prefix=name.rpartition("-v")[0], compatible_minari_version=True
+    )
+    if name not in versions:
+        raise InputError(
+            f"--download={name}: not among the remote sets that Minari {minari.__version__} reads, "
+            f"expected {', '.join(sorted(versions)) or 'one that `minari list remote` shows'}"
+        )
+    about = versions[name]
+    for kind in ("observation", "action"):
+        space = json.loads(about[f"{kind}_space"])["type"]
+        if space != "Box":
+            raise InputError(f"--download={name}: {kind} space is {space}, expected a Box")
+    steps, size = about.get("total_steps", 0), about.get("dataset_size", 0)
+    report(Told(f"fetching      {name}, {steps:,} steps in {size:,.1f} MB, to {place}"))
+
+
+@contextlib.contextmanager
+def _minari_sets_in(folder: Path) -> Iterator[None]:
+    """Make Minari keep its sets in a folder, and leave the terminal alone."""
+    before = os.environ.get("MINARI_DATASETS_PATH")
+    os.environ["MINARI_DATASETS_PATH"] = str(folder)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        if before is None:
+            del os.environ["MINARI_DATASETS_PATH"]
+        else:
+            os.environ["MINARI_DATASETS_PATH"] = before
+
+
 def _module(name: str) -> Any:
     # Imported late: of the optional extra `download`.
     try:
@@ -158,4 +230,5 @@ def _reason(error: BaseException) -> str:
 
 PUBLISHERS: Mapping[str, Publisher] = {
     "lire": Publisher("a task, like sweep (lire)", _lire_place, _fetch_lire),
+    "minari": Publisher("the id of a remote set (minari)", _minari_place, _fetch_minari),
 }

@@ -6,6 +6,7 @@ name itself, with a certificate of its own making (REQUESTS_CA_BUNDLE). No clien
 
 import contextlib
 import dataclasses
+import json
 import re
 import ssl
 import subprocess
@@ -27,12 +28,13 @@ QUOTA = """<html><body><p class="uc-error-caption">Sorry, you can't view or down
 
 
 @dataclasses.dataclass
-class Drive:
-    """What the host holds and does, and what it was asked.
+class Host:
+    """What a host holds and does, and what it was asked.
 
     files: by their ids. page: what it answers in place of a file, under status 200. named: whether
     that page comes as an attachment. cuts: for some replies, counted from 0, how many bytes come
     before the connection is cut. asked: of each reply the first byte that was asked for.
+    environment: variables that lead a client here.
     """
 
     files: dict[str, bytes]
@@ -104,6 +106,40 @@ class DriveReplies(Replies):
             self.send(host.files[id], "application/octet-stream", **attached)
 
 
+class HubReplies(Replies):
+    """The hub's part that Minari's client asks of one repository, farama-minari/TEST."""
+
+    def do_GET(self) -> None:  # noqa: N802
+        host, sha = self.server.host, "0" * 40
+        path, query = urlsplit(self.path).path, parse_qs(urlsplit(self.path).query)
+        name = re.sub(r"/datasets/farama-minari/TEST/resolve/\w+/", "", path)
+        files = [
+            {"type": "file", "path": name, "size": len(data), "oid": name}
+            for name, data in host.files.items()
+        ]
+        if path == "/api/datasets":
+            known = query.get("search", ["TEST"]) == ["TEST"]
+            answer: Any = [{"id": "farama-minari/TEST"}] if known else []
+        elif path.startswith("/api/datasets/farama-minari/TEST/revision/"):
+            answer = {"id": "farama-minari/TEST", "sha": sha}
+        elif path.startswith("/api/datasets/farama-minari/TEST/tree/"):
+            answer = files
+        elif name in host.files:
+            kind = "application/octet-stream" if name.endswith(".hdf5") else "text/plain"
+            self.send(host.files[name], kind, X_Repo_Commit=sha)
+            return
+        else:
+            self.send_response(404)
+            self.send_header("X-Error-Code", "EntryNotFound")
+            self.send_header("X-Repo-Commit", sha)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        self.send(json.dumps(answer).encode(), "application/json")
+
+    do_HEAD = do_GET  # noqa: N815
+
+
 @contextlib.contextmanager
 def serving(host: Any, replies: type[Replies], tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """Serve a host's files for a while, at the address given."""
@@ -121,7 +157,16 @@ def serving(host: Any, replies: type[Replies], tls: ssl.SSLContext | None = None
 
 
 @contextlib.contextmanager
-def google_drive(folder: Path, files: dict[str, bytes]) -> Iterator[Drive]:
+def hub(folder: Path, files: dict[str, bytes]) -> Iterator[Host]:
+    """The hub with these files; its client's cache is in the folder."""
+    host = Host(files)
+    with serving(host, HubReplies) as address:
+        host.environment = {"HF_ENDPOINT": address, "HF_HOME": str(folder / "cache")}
+        yield host
+
+
+@contextlib.contextmanager
+def google_drive(folder: Path, files: dict[str, bytes]) -> Iterator[Host]:
     """Google Drive with these files; `environment` leads a client there."""
     names = ("drive.google.com", "drive.usercontent.google.com")
     certificate, key = folder / "certificate.pem", folder / "key.pem"
@@ -131,7 +176,7 @@ def google_drive(folder: Path, files: dict[str, bytes]) -> Iterator[Drive]:
     subprocess.run(command, check=True, capture_output=True)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate, key)
-    drive = Drive(files)
-    with serving(drive, DriveReplies, tls) as address:
-        drive.environment = {"HTTPS_PROXY": address, "REQUESTS_CA_BUNDLE": str(certificate)}
-        yield drive
+    host = Host(files)
+    with serving(host, DriveReplies, tls) as address:
+        host.environment = {"HTTPS_PROXY": address, "REQUESTS_CA_BUNDLE": str(certificate)}
+        yield host

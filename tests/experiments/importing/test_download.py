@@ -2,12 +2,17 @@
 
 import functools
 import io
+import json
+import os
+import re
 import shutil
+import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from appo_jax.data import minari_io
@@ -16,7 +21,7 @@ from experiments import import_data
 from experiments.importing import download
 from tests.helpers import hosts, published
 from tests.helpers.commands import call
-from tests.helpers.hosts import Drive
+from tests.helpers.hosts import Host
 
 run = functools.partial(call, import_data)
 ID = "1ixXsiscRFFypnQBLRkb2WGYSTOwzU7XS"  # published for drawer-open
@@ -41,7 +46,7 @@ def zipped(files: dict[str, bytes]) -> bytes:
 
 
 @pytest.fixture
-def drive(tmp_path: Path, archive: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Drive]:
+def drive(tmp_path: Path, archive: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     pytest.importorskip("gdown", reason="the extra `download` isn't installed")
     if shutil.which("openssl") is None:
         pytest.skip("no openssl, which makes the server's certificate")
@@ -61,7 +66,7 @@ def left(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
 
 
-def test_a_task_of_lire(drive: Drive, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_task_of_lire(drive: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A connection cut twice, a page that asks first, and all of the import behind it."""
     place, size = tmp_path / "data", len(drive.files[ID])
     drive.cuts = {0: CHUNK + 1000, 2: CHUNK + 3}
@@ -104,7 +109,7 @@ def test_a_task_of_lire(drive: Drive, tmp_path: Path, capsys: pytest.CaptureFixt
     ],
 )
 def test_a_page_in_place_of_the_file(
-    drive: Drive, tmp_path: Path, page: str, named: bool, message: str
+    drive: Host, tmp_path: Path, page: str, named: bool, message: str
 ) -> None:
     drive.page, drive.named = page, named
     with pytest.raises(InputError, match=message) as caught:
@@ -114,7 +119,7 @@ def test_a_page_in_place_of_the_file(
     assert left(tmp_path / "data") == ["imported"]
 
 
-def test_no_server(drive: Drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_server(drive: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     with pytest.raises(InputError, match=r"drawer-open-v2.zip can't be fetched \(.*refused"):
         fetch(tmp_path / "data")
@@ -175,3 +180,83 @@ def test_names_that_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=message):
             run(*arguments, f"--data_dir={tmp_path}")
+
+
+# Minari's, by its own client, which reads where its server is when it is imported: in a process.
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Host]:
+    pytest.importorskip("huggingface_hub", reason="the extra `download` isn't installed")
+    np.savez(tmp_path / "own.npz", **published.own_arrays())
+    for id in ("TEST/walk-v0", "TEST/dict-v0"):
+        run(
+            "--format=arrays",
+            f"--source={tmp_path / 'own.npz'}",
+            f"--id={id}",
+            f"--data_dir={tmp_path / 'remote'}",
+        )
+    folder = tmp_path / "remote" / "TEST"
+    files = {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and "data" in path.parts
+    }
+    about = json.loads(files["dict-v0/data/metadata.json"])
+    about["observation_space"] = json.dumps({"type": "Dict"})
+    files["dict-v0/data/metadata.json"] = json.dumps(about).encode()
+    namespace = {"datasets": ["TEST/walk-v0", "TEST/dict-v0"], "namespaces": []}
+    files["namespace_metadata.json"] = json.dumps(namespace).encode()
+    with hosts.hub(tmp_path, files) as found:
+        yield found
+
+
+@pytest.mark.slow
+def test_a_set_of_minari(hub: Host, tmp_path: Path) -> None:
+    place = tmp_path / "data"
+
+    def command(id: str, *arguments: str) -> tuple[int, str, str]:
+        line = [sys.executable, "-m", "experiments.import_data", "--format=minari"]
+        done = subprocess.run(
+            [*line, f"--download={id}", f"--data_dir={place}", *arguments],
+            env=os.environ | hub.environment,
+            capture_output=True,
+            text=True,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    def refused(id: str, *arguments: str) -> str:
+        code, _, said = command(id, *arguments)
+        assert code == 1
+        assert "Traceback" not in said
+        return said.splitlines()[-1].removeprefix("error: ")
+
+    # Its client writes 10 MB at a time, and HDF5 passes over what lies behind a file's end.
+    hub.files["walk-v0/data/main_data.hdf5"] += bytes(24 * 2**20)
+    hub.cuts = dict.fromkeys(range(20), 2**20)
+    said = refused("TEST/walk-v0")
+    assert re.match(r"TEST/walk-v0 can't be fetched \(.*received 1048576 bytes, expected 25", said)
+    assert said.endswith("what came of it is kept. Try the same command again later")
+    assert left(place) == []
+    hub.cuts, hub.asked = {0: 15 * 2**20}, []
+    code, out, said = command("TEST/walk-v0")
+    assert code == 0, said
+    assert hub.asked == [0, 10 * 2**20]
+    assert re.match(r"fetching      TEST/walk-v0, 20 steps in 0.\d MB, to /.*/TEST/walk-v0\n", out)
+    assert out.splitlines()[-1] == "train with    --dataset=TEST/walk-v0"
+    found = minari_io.load("TEST/walk-v0", place)
+    assert found.digest() == minari_io.load("TEST/walk-v0", tmp_path / "remote").digest()
+    assert left(place) == ["TEST"]
+    assert not (place / ".downloads/TEST-walk-v0").exists()
+    asked = len(hub.asked)
+    code, out, _ = command("TEST/walk-v0", "--id=mine/walk-v0", "--env=Hopper-v5")
+    assert (code, len(hub.asked)) == (0, asked)
+    assert f"{place}/TEST/walk-v0 is there, nothing is fetched" in out
+    assert minari_io.load("mine/walk-v0", place).metadata["environment_id"] == "Hopper-v5"
+
+    missing = "not among the remote sets that Minari 0.5.4 reads, expected"
+    assert refused("TEST/walk-v1") == f"--download=TEST/walk-v1: {missing} TEST/walk-v0"
+    assert f"{missing} one that `minari list remote` shows" in refused("OTHER/walk-v0")
+    assert refused("TEST/dict-v0").endswith("observation space is Dict, expected a Box")
+    assert "id '../walk-v0', expected e.g. namespace/name-v0" in refused("../walk-v0")
+    assert refused("TEST/dict-v0", "--env=Hopper-v5").endswith("expected also --id=<new>")
