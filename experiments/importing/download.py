@@ -168,8 +168,8 @@ def _fetch_minari(name: str, data_dir: Path, report: Report) -> None:
             raise
         except Exception as error:  # its clients raise anything
             raise InputError(
-                f"{name} can't be fetched ({_reason(error)}); what came of it is kept. Try the "
-                "same command again later"
+                f"{name} can't be fetched ({_reason(error)}); files that came whole are kept. Try "
+                "the same command again later"
             ) from error
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(staging / name / ".cache", ignore_errors=True)  # of the hub, in a top set

@@ -34,7 +34,8 @@ class Host:
     files: by their ids. page: what it answers in place of a file, under status 200. named: whether
     that page comes as an attachment. cuts: for some replies, counted from 0, how many bytes come
     before the connection is cut. asked: of each reply the first byte that was asked for.
-    environment: variables that lead a client here.
+    goes_on: unless it is set, a connection that is to be cut stays open. environment: variables
+    that lead a client here.
     """
 
     files: dict[str, bytes]
@@ -42,6 +43,7 @@ class Host:
     named: bool = False
     cuts: dict[int, int] = dataclasses.field(default_factory=dict)
     asked: list[int] = dataclasses.field(default_factory=list)
+    goes_on: threading.Event = dataclasses.field(default_factory=threading.Event)
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -77,6 +79,8 @@ class Replies(BaseHTTPRequestHandler):
             body, self.close_connection = body[:cut], cut is not None
         with contextlib.suppress(OSError):  # a client may leave
             self.wfile.write(body)
+        if self.close_connection:
+            self.server.host.goes_on.wait(30)
 
 
 class DriveReplies(Replies):
@@ -160,6 +164,7 @@ def serving(host: Any, replies: type[Replies], tls: ssl.SSLContext | None = None
 def hub(folder: Path, files: dict[str, bytes]) -> Iterator[Host]:
     """The hub with these files; its client's cache is in the folder."""
     host = Host(files)
+    host.goes_on.set()
     with serving(host, HubReplies) as address:
         host.environment = {"HF_ENDPOINT": address, "HF_HOME": str(folder / "cache")}
         yield host
@@ -177,6 +182,7 @@ def google_drive(folder: Path, files: dict[str, bytes]) -> Iterator[Host]:
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate, key)
     host = Host(files)
+    host.goes_on.set()
     with serving(host, DriveReplies, tls) as address:
         host.environment = {"HTTPS_PROXY": address, "REQUESTS_CA_BUNDLE": str(certificate)}
         yield host

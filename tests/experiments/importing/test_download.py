@@ -6,8 +6,10 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -182,6 +184,32 @@ def test_names_that_are_refused(tmp_path: Path) -> None:
             run(*arguments, f"--data_dir={tmp_path}")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_a_process_that_is_ended(drive: Host, tmp_path: Path, number: int) -> None:
+    place = tmp_path / "data"
+    line = [sys.executable, "-m", "experiments.import_data", "--format=lire"]
+    line += ["--download=drawer-open", f"--data_dir={place}"]
+    drive.cuts = {0: 2 * CHUNK + 1000}
+    drive.goes_on.clear()
+    process = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
+    parts: list[Path] = []
+    while not parts or parts[0].stat().st_size < CHUNK:
+        assert process.poll() is None
+        time.sleep(0.05)
+        parts = list(place.glob("*.part"))
+    process.send_signal(number)
+    said = process.communicate(timeout=30)[1]
+    assert "Traceback" not in said
+    drive.goes_on.set()
+    kept = parts[0].stat().st_size
+    assert left(place) == [parts[0].name, "imported"]
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    assert drive.asked == [0, 0, kept]
+    assert "train with    --dataset=imported/lire-drawer-open-v2-v0" in done.stdout
+    assert left(place) == ["drawer-open-v2", "imported"]
+
+
 # Minari's, by its own client, which reads where its server is when it is imported: in a process.
 
 
@@ -236,7 +264,7 @@ def test_a_set_of_minari(hub: Host, tmp_path: Path) -> None:
     hub.cuts = dict.fromkeys(range(20), 2**20)
     said = refused("TEST/walk-v0")
     assert re.match(r"TEST/walk-v0 can't be fetched \(.*received 1048576 bytes, expected 25", said)
-    assert said.endswith("what came of it is kept. Try the same command again later")
+    assert said.endswith("files that came whole are kept. Try the same command again later")
     assert left(place) == []
     hub.cuts, hub.asked = {0: 15 * 2**20}, []
     code, out, said = command("TEST/walk-v0")
