@@ -10,6 +10,7 @@ import dataclasses
 import importlib
 import io
 import json
+import logging
 import os
 import shutil
 import zipfile
@@ -155,6 +156,9 @@ def _fetch_minari(name: str, data_dir: Path, report: Report) -> None:
         return
     minari = _module("minari")
     _module("huggingface_hub")  # where its remote sets are, by default
+    # Its client tells of each of many attempts, half a minute long.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    report(Told(f"asking Minari's remote for {name}"))
     staging = data_dir / ".downloads" / name.replace("/", "-")
     with files.locked(data_dir, "--data_dir"):
         try:
