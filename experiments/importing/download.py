@@ -10,7 +10,6 @@ import dataclasses
 import importlib
 import io
 import json
-import logging
 import os
 import shutil
 import zipfile
@@ -155,9 +154,8 @@ def _fetch_minari(name: str, data_dir: Path, report: Report) -> None:
         report(Told(f"{place} is there, nothing is fetched"))
         return
     minari = _module("minari")
-    _module("huggingface_hub")  # where its remote sets are, by default
-    # Its client tells of each of many attempts, half a minute long.
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    # Where its remote sets are, by default; the client would tell of each of its many attempts.
+    _module("huggingface_hub.utils.logging").set_verbosity_error()
     report(Told(f"asking Minari's remote for {name}"))
     staging = data_dir / ".downloads" / name.replace("/", "-")
     with files.locked(data_dir, "--data_dir"):
