@@ -60,7 +60,7 @@ def check_writable(
 
     num_bytes: that the set will take on the disk, about.
     """
-    _check_id(dataset_id)
+    check_id(dataset_id)
     target = folder(dataset_id, data_dir)
     if target.exists():
         raise InputError(f"data set {dataset_id}: {target} exists, expected a new id")
@@ -191,7 +191,8 @@ def _not_found(dataset_id: str, data_dir: str | os.PathLike[str] | None) -> str:
     return f"data set {dataset_id!r} is not in {root(data_dir)}, which holds {there}"
 
 
-def _check_id(dataset_id: str) -> None:
+def check_id(dataset_id: str) -> None:
+    """Raise InputError for an id that Minari wouldn't take."""
     _minari()
     from minari.dataset.minari_dataset import parse_dataset_id
 
