@@ -13,7 +13,7 @@ import pytest
 from appo_jax import evaluation
 from appo_jax.collect.stepping import Steppers, steppers
 from appo_jax.data.dataset import Dataset, Episode, from_episodes
-from tests.helpers.compilation import keep_compiled, quick_compilation
+from tests.helpers.compilation import compile_quickly, keep_compiled
 
 
 def _numbered(
@@ -55,8 +55,13 @@ _compiled = pytest.StashKey[Path]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let all processes of the tests share what they compile; workers inherit the folder."""
+    """Let all processes of the tests share what they compile, quickly but for long checks.
+
+    Workers inherit both by the environment.
+    """
     if "PYTEST_XDIST_WORKER" not in os.environ:
+        if config.getoption("markexpr") == "not slow":
+            compile_quickly()
         config.stash[_compiled] = Path(tempfile.mkdtemp(prefix="compiled-"))
         keep_compiled(config.stash[_compiled])
 
@@ -72,6 +77,15 @@ def _forgotten() -> Iterator[None]:
     """Free a file's programs, whose memory maps are counted: at 65,530 of them jaxlib crashes."""
     yield
     jax.clear_caches()
+
+
+@pytest.fixture(scope="module")
+def optimised() -> Iterator[None]:
+    """For a module whose tests hold for optimised code alone."""
+    before = jax.config.values["jax_disable_most_optimizations"]
+    compile_quickly(False)
+    yield
+    compile_quickly(before)
 
 
 @pytest.fixture
@@ -98,13 +112,6 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     write_buffers(folder)
     return folder
-
-
-@pytest.fixture(scope="module")
-def compiled_quickly() -> Iterator[None]:
-    """For a module whose tests hold within a tolerance: half the time, other last bits."""
-    with quick_compilation():
-        yield
 
 
 @pytest.fixture(scope="module")

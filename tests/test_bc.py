@@ -12,7 +12,6 @@ from appo_jax import bc, training
 from appo_jax.data.dataset import Episode, from_episodes, to_device, with_pairs
 from appo_jax.types import LabelledPairs
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 LENGTH, STEPS = 5, 40
 PAIRS = [[0, 10], [20, 30]]  # the steps at which labelled segments start
 

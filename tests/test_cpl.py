@@ -15,7 +15,6 @@ import pytest
 from appo_jax import cpl
 from appo_jax.types import SegmentPairs
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 OBSERVATION_DIM, ACTION_DIM, PAIRS, STEPS = 3, 2, 4, 3
 RATE = 0.01
 

@@ -17,7 +17,6 @@ from appo_jax import ipl, losses
 from appo_jax.data.dataset import Episode, from_episodes, to_device, with_pairs
 from appo_jax.types import InputError, LabelledPairs, SegmentPairs, Transitions
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 OBSERVATION_DIM, ACTION_DIM, PAIRS, STEPS, REPLAY = 3, 4, 2, 3, 5
 RATE = 0.5
 ACTION = 0.5

@@ -22,11 +22,9 @@ from appo_jax import iql, registry, training
 from appo_jax.settings import Field, fields, setting
 from appo_jax.trainable import snapshot
 from appo_jax.types import LabelledPairs, SegmentPairs, Store, View
-from tests.helpers.compilation import quick_compilation
 
 OBSERVATION_DIM, ACTION_DIM, LENGTH, NUM_PAIRS = 4, 2, 3, 6
 NUM_LABELS = 10  # of a reward learner; with one held out, no multiple of a batch
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 RUNS = 2
 # Whatever of these a config has.
 SMALL = {
@@ -398,16 +396,9 @@ def test_under_map_a_run_is_bit_equal_to_itself_alone(name: str) -> None:
 @pytest.mark.slow
 @for_each_learner
 def test_the_same_with_all_optimisations(name: str) -> None:
-    with quick_compilation(False):
-        jax.clear_caches()
-        together, alone = (trained.__wrapped__(name, runs) for runs in (RUNS, 1))
-        whole, single = (
-            trained.__wrapped__(name, num_updates=updates, chunks=4 // updates)[0]
-            for updates in (2, 1)
-        )
-    jax.clear_caches()
-    chex.assert_trees_all_equal(one_row(together, 0), alone)
-    chex.assert_trees_all_equal(whole, single)
+    assert not jax.config.values["jax_disable_most_optimizations"]
+    test_parameters_do_not_depend_on_the_cut_into_chunks(name)
+    test_under_map_a_run_is_bit_equal_to_itself_alone(name)
 
 
 @for_each_small_learner

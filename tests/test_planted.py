@@ -11,7 +11,6 @@ import pytest
 from appo_jax import registry
 from tests.helpers.planted import STEP, returns, score, trained_score
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 CLONES = {"bc"}  # of the preferred segments: better than of all data, and no more is asked of it
 LEARNERS = [name for name in registry.ALGORITHMS if name not in CLONES]
 each_seed = pytest.mark.parametrize(

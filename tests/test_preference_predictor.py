@@ -16,8 +16,6 @@ from appo_jax.keys import Purpose
 from appo_jax.transformer import Windows
 from appo_jax.types import LabelledPairs
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 LENGTH, NUM_PAIRS, STEPS = 5, 8, 30
 SMALL = preference_predictor.Config(
     num_heads=2, head_dim=4, num_epochs=4, batch_size=8, segment_length=LENGTH
@@ -126,6 +124,7 @@ def test_neighbours_lie_in_one_episode_and_half_of_them_have_labels() -> None:
     assert max(shifts) > 10
 
 
+@pytest.mark.slow
 def test_planted_preferences_are_recovered() -> None:
     data = walks(20, 60)
     labels = preferences.scripted(data, 0, 200, LENGTH, tie_threshold=0.0)

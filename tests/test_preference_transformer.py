@@ -22,8 +22,6 @@ from appo_jax.preference_transformer import TrainState
 from appo_jax.transformer import Windows
 from appo_jax.types import LabelledPairs
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 LENGTH, NUM_PAIRS = 5, 10
 SMALL = preference_transformer.Config(
     num_heads=2,
@@ -233,6 +231,7 @@ def test_relabelling_reads_each_rows_own_history() -> None:
     assert not np.delete(rewards, steps).any()
 
 
+@pytest.mark.slow
 def test_a_planted_reward_is_recovered_from_labels() -> None:
     data = walks(20, 60)
     labels = preferences.scripted(data, 0, 200, LENGTH, tie_threshold=0.0)

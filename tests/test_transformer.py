@@ -16,7 +16,6 @@ from appo_jax.types import LabelledPairs
 
 LENGTH = 5
 CONFIG = transformer.Config(num_layers=2, num_heads=2, head_dim=4, segment_length=LENGTH)
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 
 @functools.cache

@@ -210,8 +210,11 @@ def _update_actor(
         actions, log_probs = _sample_actions(config, actor_params, key, observations)
         inputs = state_action(observations, actions)
         q = forward_ensemble(_network(config, 1), state.critics.params, inputs)[..., 0]
+        # Not `jnp.min`: its gradient looks for the least among values that XLA may have computed
+        # anew and rounded otherwise; where none is equal, 0 / 0 follows.
+        least = functools.reduce(jnp.minimum, q)
         temperature = jnp.exp(state.log_temperature.params)
-        return losses.actor_loss(log_probs, jnp.min(q, axis=0), temperature), log_probs
+        return losses.actor_loss(log_probs, least, temperature), log_probs
 
     (loss_value, log_probs), grads = jax.value_and_grad(loss, has_aux=True)(state.actor.params)
     target_entropy = -float(_action_dim(state.actor.params))

@@ -25,6 +25,7 @@ from appo_jax.types import InputError
 
 _KEY = "appo_jax"
 _MAX_LISTED = 10
+_AT_ONCE = 100  # episodes
 
 
 def folder(dataset_id: str, data_dir: str | os.PathLike[str] | None = None) -> Path:
@@ -59,7 +60,7 @@ def check_writable(
 
     num_bytes: that the set will take on the disk, about.
     """
-    _check_id(dataset_id)
+    check_id(dataset_id)
     target = folder(dataset_id, data_dir)
     if target.exists():
         raise InputError(f"data set {dataset_id}: {target} exists, expected a new id")
@@ -105,7 +106,7 @@ def load(dataset_id: str, data_dir: str | os.PathLike[str] | None = None) -> Dat
         metadata, expected_digest = dict(own["metadata"]), own["digest"]
         is_ours = expected_digest is not None
         # One after another: a large set is in memory once.
-        episodes = (_from_minari(episode, is_ours) for episode in stored)
+        episodes = (_from_minari(episode, is_ours) for episode in _episodes(stored))
         dataset = from_episodes(episodes, dataset_id, metadata)
     except InputError:
         raise
@@ -190,7 +191,8 @@ def _not_found(dataset_id: str, data_dir: str | os.PathLike[str] | None) -> str:
     return f"data set {dataset_id!r} is not in {root(data_dir)}, which holds {there}"
 
 
-def _check_id(dataset_id: str) -> None:
+def check_id(dataset_id: str) -> None:
+    """Raise InputError for an id that Minari wouldn't take."""
     _minari()
     from minari.dataset.minari_dataset import parse_dataset_id
 
@@ -234,6 +236,12 @@ def _check_spaces(stored: Any, name: str) -> None:
         space = getattr(stored, f"{kind}_space")
         if not isinstance(space, Box):
             raise InputError(f"{name}: {kind} space is {space}, expected a Box")
+
+
+def _episodes(stored: Any) -> Iterator[Any]:
+    # The file is opened for a few at a time: HDF5 keeps 50 kB of each episode until it is closed.
+    for first in range(0, len(stored), _AT_ONCE):
+        yield from stored.iterate_episodes(stored.episode_indices[first : first + _AT_ONCE])
 
 
 def _from_minari(episode: Any, is_ours: bool) -> Episode:

@@ -12,7 +12,6 @@ import pytest
 from appo_jax.collect import sac
 from appo_jax.types import Transitions
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 CONFIG = sac.Config(hidden_layers=1, hidden_dim=8, batch_size=6)
 OBSERVATION_DIM, ACTION_DIM = 5, 2
 jitted_init = jax.jit(sac.init, static_argnums=(0, 2, 3))

@@ -21,15 +21,16 @@ from experiments.runs.events import silent
 from experiments.runs.results import RunResult
 from experiments.train import summary
 from tests.helpers import environments as odd
-from tests.helpers.runs import TINY, parse, print_told
+from tests.helpers.runs import parse, print_told, tiny
 
 PENDULUM = "gymnasium/Pendulum-v1/medium-replay-n2000-seed0-v0"
 
 
-def flags(env: str, dataset: str, data_dir: Path) -> list[str]:
-    tiny = [flag for flag in TINY if not flag.startswith(("--task", "--dataset_size", "--tie"))]
-    tiny += ["--num_updates=20", "--eval_interval=10", "--num_workers=1"]
-    return [*tiny, f"--env={env}", f"--dataset={dataset}", f"--data_dir={data_dir}"]
+def flags(env: str, dataset: str, data_dir: Path, algorithm: str = "mr") -> list[str]:
+    others = ("--task", "--dataset_size", "--tie")
+    small = [flag for flag in tiny(algorithm) if not flag.startswith(others)]
+    small += ["--num_updates=20", "--eval_interval=10", "--num_workers=1"]
+    return [*small, f"--env={env}", f"--dataset={dataset}", f"--data_dir={data_dir}"]
 
 
 @pytest.fixture(scope="module")
@@ -208,13 +209,13 @@ def test_data_of_another_environment(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_the_error_of_each_segment_is_the_default(data_dir: Path) -> None:
-    given = flags("Pendulum-v1", PENDULUM, data_dir)
+    given = flags("Pendulum-v1", PENDULUM, data_dir, "appo")
     assert not parse(*given)[0][0].policy.pairwise_error
     assert parse(*given, "--pairwise_error")[0][0].policy.pairwise_error
 
 
 def test_default_folder(data_dir: Path) -> None:
     (run,), execution = parse(*flags("Pendulum-v1", PENDULUM, data_dir))
-    assert execution.workdir == Path("runs") / "Pendulum-v1" / "appo" / run.digest()
+    assert execution.workdir == Path("runs") / "Pendulum-v1" / "mr" / run.digest()
     other = dataclasses.replace(run, env_name="Hopper-v5")
     assert other.digest() != run.digest()

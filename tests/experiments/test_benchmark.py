@@ -16,7 +16,6 @@ from experiments.benchmarks import figures, workloads
 from experiments.terminal.cli import parse_flags
 
 SMALL_CONFIG = appo.Config(hidden_layers=1, hidden_dim=8, batch_size=4, num_pairs=2)
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 
 def parsed(*arguments: str) -> FlagValues:

@@ -229,6 +229,7 @@ def replay_flags(data_dir: Path) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_medium_replay_goes_on_where_it_was_stopped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

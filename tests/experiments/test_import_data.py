@@ -14,7 +14,6 @@ from appo_jax.types import InputError
 from experiments import import_data
 from tests.helpers import published
 from tests.helpers.commands import call
-from tests.helpers.compilation import quick_compilation
 
 run = functools.partial(call, import_data)
 
@@ -87,20 +86,19 @@ def test_every_format_from_published_files_to_a_policy(tmp_path: Path) -> None:
         pointing = format in ("pt-labels", "crowd-labels")
         data = minari_io.load(f"mine/{'d4rl' if pointing else format}-v0", tmp_path)
         file = tmp_path / f"mine/{format}-v0.jsonl"
-        with quick_compilation():
-            store, view = to_device(data, 2)
-            if file.exists():
-                length = 25 if format.startswith("lire-") else 2
-                labels = preferences.load(file, data, length)
-                model = reward_model.Config(hidden_dim=8, hidden_layers=1, num_epochs=20)
-                pairs = labels.to_device(data)
-                fitted, metrics = training.fit(
-                    reward_model, model, jax.random.key(0), store, view, pairs
-                )
-                assert 0 < metrics["reward/loss"] < 5, format
-                rewards = reward_model.relabel(model, fitted, store, view, len(data.observations))
-                store = store.replace(rewards=rewards)
-            dims = data.observation_dim, data.action_dim
-            state = appo.init(config, jax.random.key(1), *dims, lam=0.03)
-            state, _ = training.train(appo, config, 100, state, jax.random.key(2), store, view)
+        store, view = to_device(data, 2)
+        if file.exists():
+            length = 25 if format.startswith("lire-") else 2
+            labels = preferences.load(file, data, length)
+            model = reward_model.Config(hidden_dim=8, hidden_layers=1, num_epochs=20)
+            pairs = labels.to_device(data)
+            fitted, metrics = training.fit(
+                reward_model, model, jax.random.key(0), store, view, pairs
+            )
+            assert 0 < metrics["reward/loss"] < 5, format
+            rewards = reward_model.relabel(model, fitted, store, view, len(data.observations))
+            store = store.replace(rewards=rewards)
+        dims = data.observation_dim, data.action_dim
+        state = appo.init(config, jax.random.key(1), *dims, lam=0.03)
+        state, _ = training.train(appo, config, 100, state, jax.random.key(2), store, view)
         assert int(state.step) == 100, format

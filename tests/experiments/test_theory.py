@@ -2,7 +2,6 @@
 
 import csv
 import math
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ from appo_jax.types import InputError
 from experiments import theory
 from experiments.tabular import grids, sweeps
 from experiments.terminal.cli import parse_flags
-from tests.helpers.compilation import QUICK
 from tests.helpers.tabular import x64
 
 LIMITS = {
@@ -31,8 +29,7 @@ LIMITS = {
 
 def run(*flags: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "experiments.theory", *flags]
-    env = {**os.environ, **QUICK}
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, env=env)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
 
 def test_prints_and_writes(tmp_path: Path) -> None:

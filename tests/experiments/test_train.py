@@ -140,7 +140,9 @@ def test_finished_run_prints_its_result(
     assert contents(finished.workdir) == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL]
+)
 def test_stopped_and_started_again(
     finished: Finished, command: Callable[..., Command], tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -181,9 +183,8 @@ def fitted(command: Callable[..., Command], tmp_path_factory: pytest.TempPathFac
     return folder / "run"
 
 
-@pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_stopped_while_it_fits_the_reward(
     command: Callable[..., Command], fitted: Path, tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -44,7 +44,7 @@ TINY = (
     "--eval_interval=20",
     "--chunk_updates=5",
     "--eval_episodes=2",
-    "--num_workers=2",
+    "--num_workers=1",
 )
 
 

@@ -1,9 +1,9 @@
 """Mutants of valid input: each is accepted as a simple model says, or refused in one sentence.
 
 The models (in data.py, labels.py, stored.py and runs.py) state the rules of docs/input.md again, in
-plain Python, for the input as it is after the mutation. CI runs a few hundred mutants, always the
-same; `pytest -m slow -s -n 0 tests/mutants/test_properties.py` runs thousands and prints how they
-ended.
+plain Python, for the input as it is after the mutation; files of others (published.py) are refused,
+or read as what can be trained on. CI runs some hundreds of mutants, always the same; `pytest -m
+slow -s -n 0 tests/mutants/test_properties.py` runs thousands and prints how they ended.
 """
 
 from pathlib import Path
@@ -13,6 +13,7 @@ import pytest
 from tests.mutants.core import run
 from tests.mutants.data import episodes_mutant, lire_mutant, minari_mutant
 from tests.mutants.labels import labels_mutant
+from tests.mutants.published import MUTANTS as OF_FORMATS
 from tests.mutants.runs import config_mutant, flags_mutant, metrics_mutant, results_mutant
 from tests.mutants.stored import checkpoint_mutant, environment_mutant, pickle_mutant
 
@@ -28,6 +29,7 @@ MUTANTS = {
     pickle_mutant: 100,
     environment_mutant: 100,
     checkpoint_mutant: 30,
+    **dict.fromkeys(OF_FORMATS, 50),
 }
 ENDS = {"accepted", "warned of", "refused"}
 

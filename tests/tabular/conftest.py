@@ -8,11 +8,6 @@ from appo_jax.tabular import appo_with_model
 from tests.helpers.tabular import Runs, instance, x64
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _compiled_quickly(compiled_quickly: None) -> None:
-    pass
-
-
 @pytest.fixture
 def float64() -> Iterator[None]:
     """Float64 during a test."""

@@ -10,7 +10,6 @@ from appo_jax import appo
 from experiments.benchmarks import figures, workloads
 
 SMALL_CONFIG = appo.Config(hidden_layers=1, hidden_dim=8, batch_size=4, num_pairs=2)
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 
 @pytest.fixture

@@ -28,6 +28,8 @@ TOLERANCE = 1e-5
 # Of the distance that a parameter has moved: Adam's step hardly depends on a gradient's size.
 PARAMETER_TOLERANCE = 1e-3
 torch.set_num_threads(1)
+# The quick code rounds a gradient by 1.1e-5.
+pytestmark = pytest.mark.usefixtures("optimised")
 both_heads = pytest.mark.parametrize("attention", [True, False])
 
 

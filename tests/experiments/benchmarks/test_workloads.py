@@ -1,10 +1,6 @@
 """Workloads take turns, and the products that are timed are those of an update."""
 
-import pytest
-
 from experiments.benchmarks import workloads
-
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 
 def test_workloads_take_turns_and_the_first_call_is_not_counted() -> None:

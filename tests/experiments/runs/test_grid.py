@@ -128,7 +128,7 @@ def test_every_combination_is_a_run(grid: Path) -> None:
     assert len(list((grid / "preferences").iterdir())) == 8  # shared over lambda
 
 
-@pytest.mark.parametrize("run", [6, 11])
+@pytest.mark.parametrize("run", [pytest.param(6, marks=pytest.mark.slow), 11])
 def test_a_run_of_a_grid_is_bit_equal_to_itself_alone(
     grid: Path, start: Callable[..., Any], tmp_path: Path, run: int
 ) -> None:

@@ -62,7 +62,6 @@ def test_room_on_the_disk(tmp_path: Path) -> None:
     assert more == 100_000 * (4 * (39 + 4) + 40)
 
 
-@pytest.mark.usefixtures("compiled_quickly")
 def test_rates_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cost, "_SECONDS", 0.01)
     monkeypatch.setattr(cost, "_timed_episodes", lambda run, num_workers: 0.25)
