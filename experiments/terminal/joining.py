@@ -76,8 +76,8 @@ def joined(
     def cannot_join(reason: str) -> str:
         return (
             f"--coordinator_address={coordinator_address}: process {process_id} of "
-            f"{num_processes} can't join the others within {JOIN_SECONDS} s ({reason}), expected "
-            "the address of process 0, and each process started once, with the same flags"
+            f"{num_processes} can't join the others ({reason}), expected the address of process "
+            "0, and each process started once, with the same flags"
         )
 
     def alone(log: str) -> str:
@@ -172,7 +172,10 @@ def _contents(log: IO[bytes]) -> str:
 
 def _reason(log: str) -> str:
     found = re.search(r"absl::Status: (.*)", log)
-    return found.group(1) if found else "no reason given"
+    if found is None:
+        return "JAX gives no reason"
+    waited = found.group(1).startswith("DEADLINE_EXCEEDED")
+    return f"waited for {JOIN_SECONDS} s" if waited else found.group(1)
 
 
 def _who_is_gone(text: str, num_processes: int) -> str:
@@ -183,4 +186,4 @@ def _who_is_gone(text: str, num_processes: int) -> str:
         return f"process {numbers} of {num_processes} is gone: killed, or not to be reached"
     if "Failed to send RPC" in text:
         return f"process 0 of {num_processes} is gone: killed, ended, or not to be reached"
-    return f"another of the {num_processes} processes is gone; its own last line says more"
+    return f"another of the {num_processes} processes is gone or started anew ({_reason(text)})"

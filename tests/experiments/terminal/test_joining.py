@@ -60,4 +60,12 @@ def test_who_is_gone() -> None:
     assert joining._who_is_gone(MISSED, 2) == killed
     assert joining._who_is_gone(MISSED.replace("\n1\n", "\n1\n3\n"), 4).startswith("process 1, 3 ")
     assert joining._who_is_gone(LEADER_GONE, 2).startswith("process 0 of 2 is gone: killed")
-    assert joining._who_is_gone("JAX distributed service", 2).startswith("another of the 2 proc")
+    assert joining._who_is_gone("absl::Status: ABORTED: by 1\n", 2) == (
+        "another of the 2 processes is gone or started anew (ABORTED: by 1)"
+    )
+
+
+def test_why_the_others_cannot_be_joined() -> None:
+    assert joining._reason("absl::Status: DEADLINE_EXCEEDED: late\n\nRPC") == "waited for 120 s"
+    assert joining._reason("absl::Status: ABORTED: by 1\n") == "ABORTED: by 1"
+    assert joining._reason("") == "JAX gives no reason"
