@@ -41,6 +41,7 @@ from experiments.terminal.flags import (
     with_flag,
 )
 from experiments.terminal.progress import Terminal
+from experiments.tracking import tracker
 
 _LISTS = ("num_feedback", "seed")  # of an Experiment's settings, those that span a grid
 _EVALUATION = ("eval_interval", "eval_episodes", "eval_stop_at_success")
@@ -162,6 +163,7 @@ def experiments_from_flags(
     own = given(values, Experiment)
     swept = given(values, learner.Swept)
     execution = _execution(values)
+    tracker.find_all(execution.track)
     specs = _datasets(
         request, env_names, own.get("segment_length", 0), execution.data_dir, find_dataset
     )
