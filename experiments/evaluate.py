@@ -41,7 +41,7 @@ def define_flags(values: flags.FlagValues, argv: Sequence[str]) -> None:
     where = "a run's folder (its last checkpoint) or one checkpoint in it"
     define(values, "checkpoint", Path, where, _GROUP)
     define_settings(values, Options, _GROUP)
-    define(values, "output", str, "JSON file for the results, with their intervals", _GROUP)
+    define(values, "output", Path, "JSON file for the results, with their intervals", _GROUP)
 
 
 def evaluate(

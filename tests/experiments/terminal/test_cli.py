@@ -183,6 +183,7 @@ def test_letters_that_the_stream_has_not(ends: dict[str, tuple[int, list[str]]])
 
 
 def test_closed_streams_lead_nowhere() -> None:
-    code = "import os, experiments; print(1, flush=True); os._exit(os.open('.', 0) < 3)"
+    code = "import os, sys, experiments; print(1, file=sys.stderr, flush=True); "
+    code += "sys.stdout.flush(); os._exit(os.open('.', 0) < 3)"
     command = f'exec "{sys.executable}" -c "{code}" >&- 2>&-'
     subprocess.run(["sh", "-c", command], check=True, cwd=os.getcwd(), timeout=60)

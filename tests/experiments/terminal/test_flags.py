@@ -1,6 +1,8 @@
 """The flags of `experiments.train`: which values are refused, and what each one sets."""
 
 import dataclasses
+import importlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -296,6 +298,28 @@ def test_the_home_folder_in_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     _, execution = parse(*TINY, "--data_dir=~/data", "--workdir=~/run")
     assert (execution.data_dir, execution.workdir) == (tmp_path / "data", tmp_path / "run")
     assert parse(*TINY, "--data_dir=./~")[1].data_dir == tmp_path / "~"
+
+
+COMMANDS = [p.stem for p in Path(train.__file__).parent.glob("*.py") if p.stem != "__init__"]
+
+
+def test_the_home_folder_in_paths_of_all_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    found = []
+    for command in COMMANDS:
+        values = flags.FlagValues()
+        importlib.import_module(f"experiments.{command}").define_flags(values, [command])
+        for name in {"experiment", "runs", *_paths(values)}.intersection(values):
+            parsed: Any = values[name].parser.parse("~/a")
+            assert parsed in ("/home/me/a", ("/home/me/a",)), f"{command} --{name}"
+            found.append((command, name))
+    assert {("evaluate", "output"), ("sweep", "workdir"), ("train", "preferences")} <= set(found)
+
+
+def _paths(values: flags.FlagValues) -> list[str]:
+    """The flags whose help begins by saying that they are a file or a folder."""
+    words = r"(a run's |the |JSON )?(Lines )?(file|folder)\b"
+    return [name for name in values if re.match(words, values[name].help or "")]
 
 
 @pytest.mark.parametrize(("value", "message"), [("", "is empty"), ("~no-one/x", "no such home fo")])
