@@ -53,6 +53,8 @@ def run(
             logging.set_verbosity(logging.WARNING)  # Orbax tells of every file it touches
         # To the process of Python that tidies up after those that were ended at once.
         sys.warnoptions.append("ignore:resource_tracker:UserWarning")
+        # Figures go to files; Matplotlib falls over the name of a backend that it hasn't.
+        os.environ.pop("MPLBACKEND", None)
         try:
             main(flags.FLAGS)
         except (InputError, Diverged) as error:
