@@ -6,6 +6,7 @@ test_train.py has the real ones.
 
 import dataclasses
 import functools
+import itertools
 import shutil
 import signal
 import subprocess
@@ -222,6 +223,7 @@ def test_signal_at_the_end_of_a_chunk(
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     for number, update in ((signal.SIGINT, 10), (signal.SIGTERM, 40)):
         with monkeypatch.context() as patch:
+            patch.setattr(time, "time", itertools.count(0, -1000).__next__)  # a clock set back
             signal_at(patch, update, number)
             with pytest.raises(
                 signals.Stopped, match=f"stopped by {number.name} at update"
@@ -234,6 +236,7 @@ def test_signal_at_the_end_of_a_chunk(
     assert result(tmp_path) == result(uninterrupted.workdir)
     clock = metadata(tmp_path)["clock"]
     assert clock["timed_updates"] == 60
+    assert 0 < clock["train_seconds"] < clock["wall_seconds"] < 1000
     assert entry.updates_per_second == pytest.approx(60 / clock["train_seconds"])
     assert entry.wall_seconds >= clock["wall_seconds"]
 
