@@ -17,6 +17,7 @@ from experiments.runs.experiment import Execution, Experiment
 from experiments.runs.reward_controls import own_kind
 from experiments.terminal import cli
 from experiments.terminal.flags import decimal_commas, define
+from tests.helpers.commands import call
 from tests.helpers.runs import TINY, parse, tiny, write_buffers
 
 _ANY = "that float32 can hold"
@@ -89,7 +90,7 @@ def test_values_that_are_no_list(data_dir: Path) -> None:
             cli.parse_flags(values, argv)
 
 
-def test_a_decimal_comma_is_told() -> None:
+def test_a_decimal_comma_is_told(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def told(*arguments: str) -> list[str]:
         values, argv = flags.FlagValues(), ["train", *arguments]
         train.define_flags(values, argv)
@@ -102,6 +103,10 @@ def test_a_decimal_comma_is_told() -> None:
     ]
     assert told("--lam=0.5,3", "--seed=0,3", "--discount=0.9") == []
     assert told("--lam=1,2,3") == []
+    place = (f"--data_dir={data_dir}", "--workdir=/dev/null/run", "--nocompilation_cache")
+    with pytest.raises(InputError, match="--workdir=/dev/null/run: can't be written to"):
+        call(train, *TINY, *place, "--lam=0,3")
+    assert "\nwarning: --lam has two values, 0 and 3, which are a grid" in capsys.readouterr().out
 
 
 def test_bad_values_without_data(tmp_path: Path) -> None:
