@@ -304,7 +304,7 @@ def ranks(title: str, found: dict[str, float], num_rows: int) -> Drawing:
             color=_INK,
         )
     axes.set_yticks(range(len(names)), names)
-    axes.set(xlabel="average rank (1 is best)", xlim=(1, len(found) + 0.5))
+    axes.set(xlabel="average rank (1 is best)", xlim=(0.9, len(found) + 0.5))
     axes.margins(y=0.2)
     return Drawing(
         file_name("ranks", title),
