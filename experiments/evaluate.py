@@ -128,9 +128,7 @@ def main(values: flags.FlagValues) -> None:
     """Evaluate what the flags name, print the results, and write them where they are asked for."""
     if values.checkpoint is None:
         raise InputError("--checkpoint is missing, expected a run's folder or a checkpoint")
-    output = Path(values.output) if values.output else None
-    if output and not output.parent.is_dir():
-        raise InputError(f"--output: no folder {output.parent}, expected one that exists")
+    output = cli.output_file(values.output)
     own = {"num_workers": cli.available_cores(), **given(values, Options)}
     options, path = Options(**own), Path(values.checkpoint)
     runs = policy.runs(path) if options.run is None else [options.run]

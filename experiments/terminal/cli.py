@@ -177,6 +177,20 @@ def naming(flag: str) -> Iterator[None]:
         raise InputError(f"--{flag}: {error}") from error
 
 
+def output_file(path: str | None) -> Path | None:
+    """What `--output` names, to ask before long work. Raises InputError for no place of a file."""
+    if not path:
+        return None
+    file = Path(path)
+    if not file.parent.is_dir():
+        raise InputError(f"--output: no folder {file.parent}, expected one that exists")
+    if file.is_dir():
+        raise InputError(f"--output: {file} is a folder, expected a file")
+    if not os.access(file.parent, os.W_OK):
+        raise InputError(f"--output: {file.parent} can't be written to, expected a folder that can")
+    return file
+
+
 def available_cores() -> int:
     """Cores that this process may use; fewer than the machine's under taskset or in a container."""
     if hasattr(os, "sched_getaffinity"):  # Linux alone has it
