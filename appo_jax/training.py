@@ -117,17 +117,24 @@ def choose_batch_runs(wanted: str = "auto") -> BatchRuns:
 
 
 def runs_mesh() -> Mesh | None:
-    """The local devices in a row, to spread runs over; None where there is but one."""
-    devices = jax.local_devices()
+    """All processes' devices in a row, to spread runs over; None where there is but one."""
+    devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
     return Mesh(np.array(devices), (RUNS,)) if len(devices) > 1 else None
 
 
 def spread(mesh: Mesh | None, tree: Any, shared: bool = False) -> Any:
-    """Put runs on the devices of a mesh, or, with `shared`, a copy of everything on each."""
+    """Put runs on the devices of a mesh, or, with `shared`, a copy of everything on each.
+
+    Where the mesh has devices of several processes, each of them gives the same whole tree, and its
+    own devices take their part.
+    """
     if mesh is None:
         return tree
-    return jax.device_put(
-        tree, NamedSharding(mesh, PartitionSpec() if shared else PartitionSpec(RUNS))
+    sharding = NamedSharding(mesh, PartitionSpec() if shared else PartitionSpec(RUNS))
+    if sharding.is_fully_addressable:
+        return jax.device_put(tree, sharding)
+    return jax.tree.map(
+        lambda leaf: jax.make_array_from_callback(leaf.shape, sharding, leaf.__getitem__), tree
     )
 
 

@@ -25,6 +25,7 @@ from experiments.terminal import cli
 from experiments.terminal.flags import define, define_settings, given
 from experiments.terminal.progress import duration
 from experiments.terminal.sweep_progress import Progress
+from experiments.tracking import tracker
 
 LAUNCHERS = ("local", "submitit", "ray")
 
@@ -120,6 +121,7 @@ def _asked(values: flags.FlagValues) -> tuple[Definition, list[Wanted], list[Mis
         number: Any = values[name].value
         if number is not None and number < 1:
             raise InputError(f"--{name}={number}: expected a number from 1")
+    tracker.find_all(values.track or "")
     found = definition.read(values.experiment)
     narrowing = Narrowing(
         values.only_algorithm, values.only_task, values.num_seeds, values.num_updates

@@ -20,7 +20,7 @@ from appo_jax.data.preferences import count_labels
 from appo_jax.envs import environment
 from appo_jax.settings import MAX_INT, Settings, setting
 from appo_jax.types import InputError
-from experiments.runs import reward_controls, runner
+from experiments.runs import hosts, reward_controls, runner
 from experiments.runs.datasets import origins
 from experiments.runs.experiment import (
     DatasetSpec,
@@ -32,7 +32,7 @@ from experiments.runs.experiment import (
 )
 from experiments.runs.results import RunResult, table
 from experiments.runs.sources import resolve
-from experiments.terminal import cli
+from experiments.terminal import cli, joining
 from experiments.terminal.flags import (
     decimal_commas,
     define,
@@ -41,6 +41,7 @@ from experiments.terminal.flags import (
     with_flag,
 )
 from experiments.terminal.progress import Terminal
+from experiments.tracking import tracker
 
 _LISTS = ("num_feedback", "seed")  # of an Experiment's settings, those that span a grid
 _EVALUATION = ("eval_interval", "eval_episodes", "eval_stop_at_success")
@@ -99,6 +100,11 @@ def define_flags(values: flags.FlagValues, argv: Sequence[str]) -> None:
     define_settings(values, Execution, group)
     cache = "keep compiled programs in the user's cache folder (default: true)"
     define(values, "compilation_cache", bool, cache, group, True)
+    group = "Several hosts (the same command on each; docs/machines.md)"
+    first = "host:port of process 0, at which the processes of one program find each other"
+    define(values, "coordinator_address", str, first, group)
+    define(values, "num_processes", int, "how many processes share the runs of the grid", group)
+    define(values, "process_id", int, "which of them this one is, from 0 on", group)
 
 
 def _algorithm_name(argv: Sequence[str]) -> str:
@@ -157,6 +163,7 @@ def experiments_from_flags(
     own = given(values, Experiment)
     swept = given(values, learner.Swept)
     execution = _execution(values)
+    tracker.find_all(execution.track)
     specs = _datasets(
         request, env_names, own.get("segment_length", 0), execution.data_dir, find_dataset
     )
@@ -387,12 +394,34 @@ def summary(results: Sequence[RunResult]) -> str:
 
 def main(values: flags.FlagValues) -> None:
     """Run what the flags say."""
+    place = values.coordinator_address, values.num_processes, values.process_id
+    several = joining.check(*place)
     runs, execution = experiments_from_flags(values)
-    print(describe(runs, execution))
-    for warning in decimal_commas(values):
-        print(f"warning: {warning}")
+    if not several:
+        _main(values, runs, execution)
+        return
+    hosts.check_count(values.num_processes, len(runs))
+    with joining.joined(*place, cli.GOES_ON):
+        try:
+            _main(values, runs, execution)
+        except BaseException as error:
+            hosts.tell_of_end(error)
+            raise
+
+
+def _main(values: flags.FlagValues, runs: Sequence[Experiment], execution: Execution) -> None:
+    is_first = hosts.is_first()
+    if is_first:
+        print(describe(runs, execution))
+        for warning in decimal_commas(values):
+            print(f"warning: {warning}")
+    else:
+        print(f"process {values.process_id} of {values.num_processes}; process 0 tells the rest")
     if values.compilation_cache:
         cli.use_compilation_cache()
+    if not is_first:
+        runner.run(runs, execution)
+        return
     terminal = Terminal()
     try:
         results = runner.run(runs, execution, terminal)

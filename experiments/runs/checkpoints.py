@@ -7,6 +7,7 @@ from typing import Any
 
 from appo_jax import checkpoint, training
 from appo_jax.types import InputError
+from experiments.runs import hosts
 from experiments.runs.events import Report, Told
 from experiments.terminal import signals
 
@@ -58,25 +59,26 @@ class Checkpoints:
             return
         metadata = {**self.metadata, "clock": dataclasses.asdict(clock)}
         with signals.held():
-            checkpoint.save(self.folder, update, self.pack(states), metadata)
+            hosts.apart(checkpoint.save, self.folder, update, self.pack(states), metadata)
 
     def prune(self, is_needed: Callable[[int], bool]) -> None:
         """Delete all but the last few, and those that are still needed."""
         for update in self.saved()[:-KEPT]:
             if not is_needed(update):
-                checkpoint.delete(self.folder, update)
+                hosts.apart(checkpoint.delete, self.folder, update)
 
     def restore(self, update: int) -> Restored:
         """One checkpoint. Raises InputError if it is another run's, Damaged if it is damaged."""
         with signals.held():
-            metadata = checkpoint.read_metadata(self.folder, update)
+            metadata = hosts.apart(checkpoint.read_metadata, self.folder, update)
             differs = self.differs(metadata)
             if differs:
                 raise InputError(
                     f"checkpoint {self.folder}/{update}: {differs}; expected one of the same run"
                 )
             # The rows may be those of other devices.
-            arrays, _ = checkpoint.restore(self.folder, update, self.template(metadata["rows"]))
+            template = self.template(metadata["rows"])
+            arrays, _ = hosts.apart(checkpoint.restore, self.folder, update, template)
         states = [training.take_runs(arrays["states"], row) for row in range(self.num_runs)]
         return Restored(update, states, Clock(**metadata["clock"]))
 
@@ -103,7 +105,7 @@ class Checkpoints:
     ) -> None:
         report(Told(str(damage)))
         for update in updates:
-            place = checkpoint.set_aside(self.folder, update)
+            place = hosts.apart(checkpoint.set_aside, self.folder, update)
             report(Told(f"checkpoint of update {update:,} put aside: {place}"))
         if not self.saved():
             report(Told("no earlier checkpoint is left: training starts anew"))

@@ -1,6 +1,7 @@
 """The data sets of runs: obtained from their sources, fitted to the environment, checked."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -9,7 +10,7 @@ from appo_jax.data import checks
 from appo_jax.data.dataset import Dataset
 from appo_jax.envs import environment, origin
 from appo_jax.types import InputError
-from experiments.runs import reward_controls
+from experiments.runs import hosts, reward_controls
 from experiments.runs.events import Ended, Report, Told
 from experiments.runs.experiment import Execution, Experiment
 from experiments.runs.folder import RunFolder
@@ -23,7 +24,7 @@ def obtain_all(
     found: dict[str, Dataset] = {}
     for run in runs:
         if run.dataset.id not in found:
-            dataset = obtain(run, execution, report)
+            dataset = hosts.first_before_others(functools.partial(obtain, run, execution, report))
             folder.check_dataset(dataset)
             report(Told(f"data: {_in_words(dataset)}"))
             found[run.dataset.id] = dataset

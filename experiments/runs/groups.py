@@ -11,14 +11,16 @@ from jax.sharding import Mesh
 
 from appo_jax import training
 from appo_jax.types import InputError, Store
+from experiments.runs import hosts
 
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """How the rows of a program lie: `count` of them, on the devices of `mesh`, worked off as
-    `batch_runs` says.
+    """How the rows of a program lie: `count` of them, of `num_runs` runs, on the devices of `mesh`,
+    worked off as `batch_runs` says.
     """
 
+    num_runs: int
     count: int
     batch_runs: training.BatchRuns
     mesh: Mesh | None
@@ -27,7 +29,7 @@ class Rows:
     def of(cls, num_runs: int, batch_runs: training.BatchRuns, mesh: Mesh | None) -> "Rows":
         """Rows for so many runs: as many on each device, the last run repeated to fill them up."""
         devices = mesh.size if mesh else 1
-        return cls(-(-num_runs // devices) * devices, batch_runs, mesh)
+        return cls(num_runs, -(-num_runs // devices) * devices, batch_runs, mesh)
 
     def fill(self, values: Sequence[Any]) -> Any:
         """Values of runs, stacked and put on their devices; the last one fills up."""
@@ -40,8 +42,9 @@ class Rows:
         wanted: of one row; None: some seconds on a busy CPU, and enough to keep a GPU at work.
         """
         wanted = wanted or (100 if jax.default_backend() == "cpu" else 500)
-        devices = self.mesh.size if self.mesh else 1
-        turns = self.count // devices if self.batch_runs == "map" else 1
+        # Of one process: metrics are means over chunks, and the number of processes changes none.
+        devices = jax.local_device_count() if self.mesh else 1
+        turns = -(-self.num_runs // devices) if self.batch_runs == "map" else 1
         return max(1, wanted // turns)
 
 
@@ -90,7 +93,7 @@ def fitting_size(
 
     memory_of: bytes that a program of so many runs needs.
     """
-    size, limit = num_runs, _memory_limit()
+    size, limit = num_runs, min(hosts.of_all(_memory_limit()), key=lambda of_one: of_one or 0)
     while size > 1 and limit and (needed := memory_of(size)) > limit:
         # Each try is at least one run smaller.
         fitting = max(1, min(size - 1, int(size * limit / needed)))

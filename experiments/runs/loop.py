@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import jax
 
 from appo_jax import training
+from experiments.runs import hosts
 from experiments.runs.checkpoints import Checkpoints, Clock
 from experiments.runs.events import Advanced, Began, Ended, Paused, Report, Told
 from experiments.runs.files import STOPPED, MetricsFile
@@ -67,7 +68,9 @@ class Watcher(Protocol):
 
 
 class Nobody:
-    """A watcher of reward models, which are judged once they are fitted."""
+    """A watcher of reward models, which are judged once they are fitted, and of another process's
+    policies.
+    """
 
     def begin(self) -> None:
         """There is nothing."""
@@ -119,8 +122,7 @@ class Loop:
                     break
                 watcher.look()
                 if work.is_checkpoint(self.update):
-                    self._save(watcher)
-                    watcher.take(self.update, self.states)
+                    watcher.take(self.update, self._save(watcher))
                 self.stop_if_asked(watcher)
             watcher.finish()
             self.stop_if_asked(watcher)
@@ -135,9 +137,10 @@ class Loop:
 
     def stop_if_asked(self, watcher: Watcher) -> None:
         """Raise Stopped if a signal has come, with the states on disk."""
-        if self._came:
+        came = hosts.signals_of_all(self._came)
+        if came:
             self._save(watcher)
-            raise signals.Stopped(self._came[0], f"update {self.update:,}")
+            raise signals.Stopped(came[0], f"update {self.update:,}")
 
     def _train_chunk(self) -> None:
         work = self._work
@@ -148,7 +151,7 @@ class Loop:
         began = time.perf_counter()
         self.states, metrics, broken = work.program.chunk(size, self.states, work.keys, work.data)
         self._wait_for_device(metrics)
-        metrics, broken = jax.device_get((metrics, broken))
+        metrics, broken = hosts.rows_to_all((metrics, broken))
         self.clock.train_seconds += time.perf_counter() - began
         self.clock.timed_updates += size
         before, self.update = self.update, self.update + size
@@ -182,7 +185,7 @@ class Loop:
             time.sleep(0.002)
 
     def _tell_of_divergence(self, row: int, before: int, name: str, value: float | None) -> None:
-        good = self._checkpoints.saved()
+        good = hosts.from_first(self._checkpoints.saved)
         text = (
             f"{self._work.names[row]}: {name} is {'not finite' if value is None else value} in "
             f"updates {before + 1:,} to {self.update:,}, expected finite numbers; "
@@ -192,7 +195,8 @@ class Loop:
         if not self._work.is_alone:
             self._report(Told(f"{text}; it is stopped, the others go on"))
 
-    def _save(self, watcher: Watcher) -> None:
+    def _save(self, watcher: Watcher) -> Any:
+        """The states as they are saved: of all processes, in the first one."""
         self._tick()
         speed = {
             "clock/train_seconds": self.clock.train_seconds,
@@ -204,8 +208,11 @@ class Loop:
             owners[0], "clock", "clock/wall_seconds"
         ):
             self._metrics.append(self.update, "clock", dict.fromkeys(owners, speed))
-        self._checkpoints.save(self.update, self.states, self.clock)
-        self._checkpoints.prune(watcher.needs)
+        states = hosts.rows_to_first(self.states)
+        if hosts.is_first():
+            self._checkpoints.save(self.update, states, self.clock)
+            self._checkpoints.prune(watcher.needs)
+        return states
 
     def _tick(self) -> None:
         now = time.monotonic()

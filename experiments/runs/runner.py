@@ -17,8 +17,8 @@ from appo_jax.envs import environment
 from appo_jax.keys import Purpose, purpose_key
 from appo_jax.trainable import snapshot
 from appo_jax.types import Diverged, InputError, Store, View
-from experiments.runs import curves, datasets, files, labels, results, rewards
-from experiments.runs.checkpoints import Checkpoints, Clock
+from experiments.runs import curves, datasets, files, hosts, labels, results, rewards
+from experiments.runs.checkpoints import Checkpoints, Clock, Restored
 from experiments.runs.evaluations import Evaluations
 from experiments.runs.events import Report, Told, silent
 from experiments.runs.experiment import (
@@ -26,13 +26,14 @@ from experiments.runs.experiment import (
     Experiment,
     difference,
     differing,
+    digest,
     label,
     named_settings,
 )
 from experiments.runs.folder import RunFolder
 from experiments.runs.groups import Rows, TrainingProgram, fitting_size, settled_size
 from experiments.runs.labels import key_of
-from experiments.runs.loop import Loop, Work
+from experiments.runs.loop import Loop, Nobody, Work
 from experiments.runs.results import RunResult
 from experiments.terminal import signals
 from experiments.tracking.following import following
@@ -48,16 +49,16 @@ def run(
     Diverged when no run is left whose numbers are finite.
     """
     training.check_jax()
+    hosts.check_same("the settings", _settings(runs, execution))
     checkpoint.check_place(execution.workdir)
-    with files.locked(execution.workdir):
+    with hosts.own_folder(execution) as execution, files.locked(execution.workdir):
         folder = RunFolder(runs, execution)
         _refuse_fewer_updates(runs, folder)
         with following(execution.track, runs, folder.metrics, folder.path, report):
             done = results.of_folder(folder.path, folder.config, folder.metrics)
-            if not _is_finished(done, folder):
+            if not hosts.from_first(lambda: _is_finished(done, folder)):
                 return _carry_out(runs, folder, execution, report)
-            if not results.is_summary(folder.path / "summary.json", done):
-                _write_results(runs, folder)
+            done = hosts.from_first(lambda: _renew(runs, folder, done))
             report(Told(f"this run is finished; its results lie in {folder.path}"))
             return done
 
@@ -67,6 +68,7 @@ def _carry_out(
 ) -> list[RunResult]:
     started = time.monotonic()
     data = datasets.obtain_all(runs, folder, execution, report)
+    hosts.check_same("the data sets", [folder.dataset_digest(name) for name in data])
     folder.write()
     found_labels = labels.obtain_all(runs, execution, data, report)
     normalisers = {name: dataset.normaliser() for name, dataset in data.items()}
@@ -77,7 +79,9 @@ def _carry_out(
     }
     feedback = rewards.Feedback(runs, data, found_labels, pairs, store, views)
     with signals.noted() as came:
-        found = rewards.rewards_of(feedback, folder, execution, report, came)
+        found = hosts.from_first(
+            lambda: rewards.rewards_of(feedback, folder, execution, report, came)
+        )
         store, own_views = rewards.into_store(runs, store, views, found)
         length = runs[0].segment_length
         if not any(labels.has_other_lengths(own, length) for own in found_labels.values()):
@@ -95,7 +99,13 @@ def _carry_out(
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
     with signals.held():
-        return _write_results(runs, folder)
+        return hosts.from_first(lambda: _write_results(runs, folder))
+
+
+def _settings(runs: Sequence[Experiment], execution: Execution) -> Any:
+    """What makes all processes do the same in the same order."""
+    chunks = execution.chunk_updates, execution.batch_runs, execution.runs_per_group
+    return digest(runs), runs[0].num_updates, chunks
 
 
 def _refuse_fewer_updates(runs: Sequence[Experiment], folder: RunFolder) -> None:
@@ -125,6 +135,12 @@ def _write_results(runs: Sequence[Experiment], folder: RunFolder) -> list[RunRes
     results.write_summary(folder.path / "summary.json", found)
     curves.plot(folder.path / "learning_curve.png", found)
     return found
+
+
+def _renew(runs: Sequence[Experiment], folder: RunFolder, done: list[RunResult]) -> list[RunResult]:
+    if not results.is_summary(folder.path / "summary.json", done):
+        _write_results(runs, folder)
+    return done
 
 
 def _on_device(
@@ -192,7 +208,7 @@ class _Policies:
         return self._compiled
 
     def _group_size(self) -> int:
-        wanted, before = self._execution.runs_per_group, self._folder.group_size()
+        wanted, before = self._execution.runs_per_group, hosts.from_first(self._folder.group_size)
         num_runs = len(self._runs)
         size = settled_size(num_runs, wanted, before, self._folder.path)
         if size is None:
@@ -256,9 +272,17 @@ class _Policies:
             came,
             functools.partial(_write_results, self._runs, self._folder),
         )
-        restored = checkpoints.latest(evaluations.missing, self._report)
+
+        def found() -> tuple[Restored | None, list[files.Row]]:
+            restored = checkpoints.latest(evaluations.missing, self._report)
+            update = restored.update if restored else 0
+            self._drop_rows_behind(update, group, evaluations.done(), work)
+            return restored, metrics.rows
+
+        restored, known = hosts.from_first(found)
         update = restored.update if restored else 0
-        self._drop_rows_behind(update, group, evaluations.done(), work)
+        if not hosts.is_first():
+            metrics.become(known)
         if restored:
             self._report(Told(f"going on from update {update:,}"))
             states, clock = rows.fill(restored.states), restored.clock
@@ -267,7 +291,7 @@ class _Policies:
             clock = Clock()
         loop = Loop(work, states, update, clock, checkpoints, metrics, self._report, came, started)
         if loop.running():
-            loop.run(evaluations)
+            loop.run(evaluations if hosts.is_first() else Nobody())
         return loop.last_words
 
     def _drop_rows_behind(self, update: int, group: range, done: set[int], work: Work) -> None:
@@ -318,7 +342,7 @@ def _differs(
     group: range, runs: Sequence[Experiment], digests: Sequence[str], found: Mapping[str, Any]
 ) -> str | None:
     """In what a checkpoint's runs are other ones than these."""
-    for number, run, digest, other, other_digest in zip(
+    for number, run, own_digest, other, other_digest in zip(
         group, runs, digests, found["runs"], found["dataset_digests"], strict=True
     ):
         expected = json.loads(json.dumps(run.identity()))
@@ -326,8 +350,8 @@ def _differs(
         if run.horizon() is None:
             other["policy"] = {k: v for k, v in other["policy"].items() if k != "num_updates"}
         differs = difference(other, expected)
-        if other_digest != digest:
-            differs = f"data of digest {other_digest}, not {digest}"
+        if other_digest != own_digest:
+            differs = f"data of digest {other_digest}, not {own_digest}"
         if differs:
             return f"run {number} has {differs}"
     return None

@@ -22,7 +22,7 @@ def following(
     Raises InputError for a tracker that there isn't. One that fails ends with a warning; the runs
     go on, and metrics.csv has all that it misses.
     """
-    factories = {name: tracker.find(name) for name in tracker.names(track)}
+    factories = tracker.find_all(track)
     tracked = _tracked(runs)
     followers = [
         _Follower(name, factory, folder, tracked, metrics, report)

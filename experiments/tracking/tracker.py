@@ -56,7 +56,7 @@ def find(name: str) -> Factory:
     module, attribute, package = _KNOWN.get(name, (*name.partition(":")[::2], None))
     if not attribute:
         raise InputError(
-            f"tracker {name!r}: expected {', '.join(_KNOWN)}, or module:name of your own"
+            f"tracker {name!r:.60}: expected {', '.join(_KNOWN)}, or module:name of your own"
         )
     try:
         if package:
@@ -74,9 +74,10 @@ def find(name: str) -> Factory:
     return found  # type: ignore[no-any-return]
 
 
-def names(track: str) -> list[str]:
-    """The trackers that a setting names, with commas between them."""
-    return [name.strip() for name in track.split(",") if name.strip()]
+def find_all(track: str) -> dict[str, Factory]:
+    """The trackers that a setting names, with commas between them. Raises as `find` does."""
+    names = [name.strip() for name in track.split(",")]
+    return {name: find(name) for name in names if name}
 
 
 def tag(split: str, metric: str) -> str:

@@ -205,6 +205,7 @@ def test_missing_data_are_said_before_any_work(
         "--num_seeds=0": "--num_seeds=0: expected a number from 1",
         "--experiment=none": "--experiment=none: No such file or directory, expected dataset_size",
         "--num_workers=0": "--num_workers=0: expected",
+        "--track=board": "tracker 'board': expected tensorboard, wandb, or module:name",
         "--only_task=swep": "--only_task: task 'swep' is none of",
     }.items():
         with pytest.raises(InputError, match=expected):

@@ -1,6 +1,7 @@
 """Processes: those that a command starts, seen from outside, and a pool without any."""
 
 import contextlib
+import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -25,6 +26,12 @@ def members(session: int) -> list[int]:
             if int(number) == session and state != "Z":
                 found.append(int(path.parent.name))
     return found
+
+
+def free_port() -> int:
+    """A port that nobody has at the moment."""
+    with socket.create_server(("", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 class InTurn(Executor):

@@ -80,6 +80,7 @@ def flag_rules() -> dict[str, Callable[[str], bool]]:
     rules["segment_length"] = lambda text: 1 <= whole(text) <= 500
     rules["dataset_size"] = lambda text: 1 <= whole(text) < 2**31 and whole(text) % 1000 == 0
     rules["data_seed"] = lambda text: 0 <= whole(text) < 2**31
+    rules["track"] = lambda text: not text.strip(",")
     rules["reward"] = lambda text: text in ("learned", "shuffled", "negated", "true", "zero")
     # The one is bounded by the other, which isn't among the mutants.
     rules["log_std_min"] = lambda text: number(text) <= 2 and number(text) >= -FLOAT32_MAX
