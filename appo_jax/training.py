@@ -23,6 +23,8 @@ RUNS = "runs"  # the mesh axis
 _JAX: dict[str, Any] = {
     "jax_enable_x64": False,
     "jax_disable_jit": False,
+    "jax_debug_nans": False,  # raises where a row's numbers go wrong, and ends the others with it
+    "jax_debug_infs": False,
     "jax_numpy_dtype_promotion": "standard",
     "jax_numpy_rank_promotion": "allow",
     "jax_threefry_partitionable": True,

@@ -20,7 +20,7 @@ from absl import flags
 
 from appo_jax.types import InputError
 from experiments.benchmarks.figures import PRESETS, Row, saturation
-from experiments.terminal.cli import available_cores, cpuinfo, run
+from experiments.terminal.cli import available_cores, cpuinfo, output_file, run
 from experiments.terminal.flags import define
 
 # Of other processes, in the last minute. PyTorch's threads spin while they wait for each other, so
@@ -93,9 +93,7 @@ def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
 
 def main(values: flags.FlagValues) -> None:
     """Measure the figures, print them and write them."""
-    output = Path(values.output) if values.output else None
-    if output and not output.parent.is_dir():
-        raise InputError(f"--output: no folder {output.parent}, expected one that exists")
+    output = output_file(values.output)
     names = check_figures(values.figures, values.preset)
     found = machine()
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())

@@ -41,7 +41,7 @@ def define_flags(values: flags.FlagValues, argv: Sequence[str]) -> None:
     where = "a run's folder (its last checkpoint) or one checkpoint in it"
     define(values, "checkpoint", Path, where, _GROUP)
     define_settings(values, Options, _GROUP)
-    define(values, "output", str, "JSON file for the results, with their intervals", _GROUP)
+    define(values, "output", Path, "JSON file for the results, with their intervals", _GROUP)
 
 
 def evaluate(
@@ -128,9 +128,7 @@ def main(values: flags.FlagValues) -> None:
     """Evaluate what the flags name, print the results, and write them where they are asked for."""
     if values.checkpoint is None:
         raise InputError("--checkpoint is missing, expected a run's folder or a checkpoint")
-    output = Path(values.output) if values.output else None
-    if output and not output.parent.is_dir():
-        raise InputError(f"--output: no folder {output.parent}, expected one that exists")
+    output = cli.output_file(values.output)
     own = {"num_workers": cli.available_cores(), **given(values, Options)}
     options, path = Options(**own), Path(values.checkpoint)
     runs = policy.runs(path) if options.run is None else [options.run]

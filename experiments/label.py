@@ -6,6 +6,7 @@ is on the disk before the page counts it: stop with Ctrl-C at any time, the same
 """
 
 import dataclasses
+import os
 import re
 import sys
 import time
@@ -146,7 +147,7 @@ def strategy_of(options: Options, dataset: Dataset, scripted: bool = False) -> S
         return Disagreement(segmented, options.seed, named["changing"](), waits=True)
     if options.pairs in named:
         return named[options.pairs]()
-    path = Path(options.pairs)
+    path = Path(os.path.expanduser(options.pairs))
     if not path.is_file():
         raise InputError(f"--pairs={options.pairs}: expected {PAIRS}")
     return strategies.FromFile(path, dataset, options.segment_length)

@@ -18,8 +18,8 @@ def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
     """Define the flags, in the order in which they matter."""
     group = "report"
     folders = "folders of runs or of sweeps, also above them: a,b"
-    define(values, "runs", str, folders, group, several=True)
-    define(values, "output", str, "folder of the report (default: report)", group, "report")
+    define(values, "runs", Path, folders, group, several=True)
+    define(values, "output", Path, "folder of the report (default: report)", group, "report")
 
 
 def main(values: flags.FlagValues) -> None:

@@ -34,11 +34,11 @@ def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
     """Define the flags, in the order in which they matter."""
     main = "What to run"
     known = ", ".join(definition.names())
-    define(values, "experiment", str, f"{known}, or the path of a TOML file of your own", main)
-    define(values, "data_dir", str, "folder of the data sets (default: Minari's)", main)
+    define(values, "experiment", Path, f"{known}, or the path of a TOML file of your own", main)
+    define(values, "data_dir", Path, "folder of the data sets (default: Minari's)", main)
     where = "folder of the runs (default: runs/sweeps/<experiment>)"
-    define(values, "workdir", str, where, main)
-    define(values, "output", str, "folder of the page (default: <workdir>/report)", main)
+    define(values, "workdir", Path, where, main)
+    define(values, "output", Path, "folder of the page (default: <workdir>/report)", main)
     define(values, "dry_run", bool, "say what would run and what it costs, and end", main, False)
     less = "Less of it"
     define(values, "only_algorithm", str, "this algorithm alone", less)

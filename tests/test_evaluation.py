@@ -1,8 +1,9 @@
 """Evaluation: episodes of a policy in fakes, and in the real simulator by one and two workers."""
 
 import dataclasses
+import threading
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import CancelledError, ProcessPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -140,6 +141,25 @@ def test_an_episode_that_does_not_end_is_cut(
     np.testing.assert_array_equal(episodes.is_cut, [True, False, False])
     (warning,) = episodes.warnings()
     assert warning.startswith("1 of 3 episodes had not ended after 3 steps and were cut there")
+
+
+def test_an_episode_ends_between_two_steps_where_the_pool_was_shut_down(
+    fake_policy: tuple[Policy, list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shut_down = threading.Event()
+    monkeypatch.setattr(workers, "_shut_down", shut_down)
+    environment = Fake(0, [1.0] * 5, [False] * 5)
+    step = environment.step
+
+    def stepping(action: np.ndarray) -> Any:
+        if environment.step_count == 1:
+            shut_down.set()
+        return step(action)
+
+    monkeypatch.setattr(environment, "step", stepping)
+    with pytest.raises(CancelledError):
+        evaluation._run_episodes(fake_policy[0], [environment], [100])
+    assert environment.step_count == 2
 
 
 def test_episodes_that_are_all_the_same_are_told() -> None:

@@ -230,6 +230,11 @@ def test_every_run_of_a_grid_is_evaluated(
     assert evaluated("--episodes=6", "--run=1") == [second.removeprefix("run 1: "), result]
     with pytest.raises(InputError, match="^--output: no folder .*nowhere, expected one that exis"):
         evaluated(f"--output={tmp_path / 'nowhere' / 'found.json'}")
+    with pytest.raises(InputError, match="^--output: .* is a folder, expected a file"):
+        evaluated(f"--output={tmp_path}")
+    monkeypatch.setattr(os, "access", lambda *_: False)  # for root all folders are open
+    with pytest.raises(InputError, match="^--output: .* can't be written to, expected a folder"):
+        evaluated(f"--output={output}")
 
 
 def test_bad_evaluations(trained: Path) -> None:

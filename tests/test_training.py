@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from appo_jax import appo, iql, reward_model, training
-from appo_jax.types import Store, View
+from appo_jax.types import InputError, Store, View
 
 CONFIG = iql.Config(hidden_layers=1, hidden_dim=8, batch_size=8)
 ROWS = 40
@@ -66,6 +66,14 @@ def test_a_run_that_goes_wrong_alone_is_an_error_that_names_what() -> None:
     state = state.replace(swept=state.swept.replace(discount=jnp.float32(jnp.inf)))
     with pytest.raises(FloatingPointError, match="^actor/advantage_mean is not finite within"):
         training.train(iql, CONFIG, 3, state, jax.random.key(4), make_store(), make_view())
+
+
+@pytest.mark.parametrize("name", ["jax_debug_nans", "jax_debug_infs", "jax_disable_jit"])
+def test_jax_set_to_debug_is_refused(name: str) -> None:
+    training.check_jax()
+    setting = getattr(jax, name.removeprefix("jax_"))
+    with setting(True), pytest.raises(InputError, match=f"^{name.upper()} is True, expected Fal"):
+        training.check_jax()
 
 
 def test_leaf_names_are_those_of_metrics_and_parameters() -> None:

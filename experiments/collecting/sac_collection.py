@@ -4,6 +4,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from appo_jax import checkpoint
 from appo_jax.collect import replay_collection
 from appo_jax.collect.replay_collection import RECIPE, Collection, Recipe
@@ -63,13 +65,20 @@ def collect_and_save(
     id = dataset_id(recipe)
     folder = checkpoints_folder(id, data_dir)
     checkpoint.check_place(folder)
-    minari_io.check_writable(id, data_dir)
+    minari_io.check_writable(id, data_dir, 0 if folder.exists() else _num_bytes(recipe))
     with files.locked(folder, "--data_dir"):
         dataset = _train(recipe, id, folder, report, warn)
         description = f"all steps of {recipe.num_agents} SAC agents in {recipe.env_name}"
         minari_io.save(dataset, data_dir, description)
         shutil.rmtree(folder)
     return dataset
+
+
+def _num_bytes(recipe: Recipe) -> int:
+    """Of the steps beside the checkpoints, which hold next observations, and of the set itself."""
+    spaces = environment.spaces(recipe.env_name)
+    numbers = 3 * spaces.observation_dim + 2 * spaces.action_dim + 4
+    return recipe.num_transitions * numbers * np.dtype(np.float32).itemsize
 
 
 def checkpoints_folder(id: str, data_dir: str | None) -> Path:

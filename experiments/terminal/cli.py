@@ -53,6 +53,8 @@ def run(
             logging.set_verbosity(logging.WARNING)  # Orbax tells of every file it touches
         # To the process of Python that tidies up after those that were ended at once.
         sys.warnoptions.append("ignore:resource_tracker:UserWarning")
+        # Figures go to files; Matplotlib falls over the name of a backend that it hasn't.
+        os.environ.pop("MPLBACKEND", None)
         try:
             main(flags.FLAGS)
         except (InputError, Diverged) as error:
@@ -173,6 +175,20 @@ def naming(flag: str) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(f"--{flag}: {error}") from error
+
+
+def output_file(path: str | None) -> Path | None:
+    """What `--output` names, to ask before long work. Raises InputError for no place of a file."""
+    if not path:
+        return None
+    file = Path(path)
+    if not file.parent.is_dir():
+        raise InputError(f"--output: no folder {file.parent}, expected one that exists")
+    if file.is_dir():
+        raise InputError(f"--output: {file} is a folder, expected a file")
+    if not os.access(file.parent, os.W_OK):
+        raise InputError(f"--output: {file.parent} can't be written to, expected a folder that can")
+    return file
 
 
 def available_cores() -> int:

@@ -42,6 +42,8 @@ class _ListParser(flags.ArgumentParser):
 class _PathParser(flags.ArgumentParser):
     """A path as text; `~` is the home folder also behind `=`, where shells leave it alone."""
 
+    syntactic_help = "a path (behind ~ nothing, or a user)"
+
     def parse(self, argument: Any) -> str:
         path = os.path.expanduser(argument)
         if not path:

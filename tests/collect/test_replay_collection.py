@@ -3,6 +3,7 @@
 import dataclasses
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -134,6 +135,14 @@ def test_another_recipe_is_refused(hoppers: Steppers, tmp_path: Path) -> None:
     other = dataclasses.replace(HOPPER, updates_per_step=1.0)
     with pytest.raises(InputError, match=r"was collected with updates_per_step 0.5, not 1.0"):
         Collection(other, hoppers, tmp_path)
+
+
+def test_jax_set_otherwise_is_refused(hoppers: Steppers, tmp_path: Path) -> None:
+    with (
+        jax.numpy_rank_promotion("raise"),
+        pytest.raises(InputError, match="^JAX_NUMPY_RANK_PROMOTION is raise, expected allow, with"),
+    ):
+        Collection(HOPPER, hoppers, tmp_path)
 
 
 def test_damaged_steps_are_refused(hoppers: Steppers, tmp_path: Path) -> None:

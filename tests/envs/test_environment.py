@@ -64,6 +64,12 @@ def test_meta_world_knows_success() -> None:
     assert env.step(np.zeros(4, np.float32)).success is False
 
 
+def test_success_by_its_other_name() -> None:
+    env = Environment(odd.name(odd.OtherSuccess))
+    env.reset(0)
+    assert [env.step(np.zeros(1, np.float32)).success for _ in range(2)] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -185,6 +186,21 @@ def told_of(
     datasets.obtain(runs[0], execution, print_told)
     begin = f"warning: data set {id}: "
     return [x.removeprefix(begin) for x in capsys.readouterr().out.splitlines() if begin in x]
+
+
+def test_actions_are_told_in_the_environments_units(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw = np.random.default_rng(0)
+    for name, greatest, expected in (
+        ("wild", 3.0, " and are clipped; the first is 2.* expected -2 to 2, in column 0 of "),
+        ("tame", 0.5, "the widest is column 0, from 0.* to 0.* of -2 to 2; "),
+    ):
+        actions = draw.uniform(0, greatest, (30, 1))
+        episode = Episode(draw.normal(size=(31, 3)), actions, np.arange(30), np.zeros(30))
+        minari_io.save(from_episodes([episode] * 2, f"mine/{name}-v0"), tmp_path)
+        (told,) = told_of(capsys, "Pendulum-v1", f"mine/{name}-v0", tmp_path)
+        assert re.search(expected, told)
 
 
 def test_data_of_another_environment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

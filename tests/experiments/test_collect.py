@@ -92,6 +92,11 @@ def test_a_disk_without_room_is_told_before_the_work(
         scripted_collection.collect_and_save(
             "sweep", "medium-expert", 100_000, 0, str(tmp_path), 1, lambda *_: pytest.fail("began")
         )
+    with pytest.raises(InputError, match=r"takes about 155 MB, .* has room for 2 MB"):
+        sac_collection.collect_and_save(
+            Recipe("sweep-v3", 300_000, 0), str(tmp_path), lambda *_: pytest.fail("began"), print
+        )
+    assert not list(tmp_path.glob("**/.*"))
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,13 @@ class OddSuccess(Plain):
         return *super().step(action)[:4], {"success": np.nan}
 
 
+class OtherSuccess(Plain):
+    """Succeeds in its second step, by the name that robots in Gymnasium have for it."""
+
+    def step(self, action: np.ndarray) -> Any:
+        return *super().step(action)[:4], {"is_success": np.float32(self.step_count == 2)}
+
+
 class Seen(Plain):
     """Has pictures, as red as it has steps behind it, and succeeds in its second step."""
 

@@ -130,6 +130,33 @@ def test_odd_data_and_labels_are_told_and_hopeless_ones_refused(
         datasets.obtain(parse(*flags, "--segment_length=31")[0][0], execution, silent)
 
 
+def test_what_is_odd_follows_from_the_task(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw = np.random.default_rng(0)
+    observations = draw.normal(size=(2, 31, 39))
+    observations[..., 36:] = 1
+    rewards, ends = np.arange(30), np.arange(30) == 29
+    episodes = [Episode(rows, draw.uniform(-1, 1, (30, 4)), rewards, ends) for rows in observations]
+    episodes.append(Episode(observations[0, :4], episodes[0].actions[:3], np.ones(3), np.zeros(3)))
+    minari_io.save(from_episodes(episodes, "mine/odd-v0"), tmp_path)
+    common = [flag for flag in TINY if "dataset_size" not in flag and "task" not in flag]
+    common += [f"--data_dir={tmp_path}", "--dataset=mine/odd-v0"]
+    goal = "the goal is the same (1, 1, 1) in all 3 episodes"
+    for task, about_goal in (("sweep", [goal]), ("sweep-into", [])):
+        (run,), execution = parse(f"--task={task}", *common)
+        datasets.obtain(run, execution, print_told)
+        found = capsys.readouterr().out.splitlines()
+        expected = [
+            "1 of 3 episodes, with 3 of 63 transitions, are shorter than a segment of 5 steps",
+            *about_goal,
+            "a true reward is 29, where a step gives 10 at most",
+            "2 of 3 episodes end in a terminal state, where the environment has none",
+        ]
+        for line, beginning in zip(found, expected, strict=True):
+            assert line.startswith(f"warning: data set mine/odd-v0: {beginning}")
+
+
 def test_data_without_rewards_and_labels_of_any_length(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

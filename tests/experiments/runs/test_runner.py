@@ -6,6 +6,7 @@ test_train.py has the real ones.
 
 import dataclasses
 import functools
+import itertools
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -26,10 +28,11 @@ from appo_jax.data import preferences
 from appo_jax.types import Diverged, InputError
 from experiments.runs import curves, datasets, files, runner
 from experiments.runs.evaluations import Evaluations
-from experiments.runs.events import Evaluated, Event, Report
+from experiments.runs.events import Evaluated, Event, Report, Told
 from experiments.runs.loop import Loop
 from experiments.runs.results import RunResult
 from experiments.terminal import signals
+from experiments.train import summary
 from tests.helpers.runs import (
     TASK,
     TINY,
@@ -107,6 +110,10 @@ def test_evaluates_each_interval_and_the_end(uninterrupted: Uninterrupted) -> No
     assert trained == list(range(5, 61, 5))
     rates = [one.success_rate for one in uninterrupted.entry.evaluations[1:]]
     assert uninterrupted.entry.success_rate == pytest.approx(np.mean(rates))
+    assert summary([uninterrupted.entry]) == (
+        f"success rate {np.mean(rates):.1f} % (the mean of the last 3 evaluations; success at any "
+        "step of an episode)"
+    )
 
 
 def test_results_are_on_disk_at_each_evaluation_and_the_first_changes_nothing(
@@ -222,6 +229,7 @@ def test_signal_at_the_end_of_a_chunk(
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     for number, update in ((signal.SIGINT, 10), (signal.SIGTERM, 40)):
         with monkeypatch.context() as patch:
+            patch.setattr(time, "time", itertools.count(0, -1000).__next__)  # a clock set back
             signal_at(patch, update, number)
             with pytest.raises(
                 signals.Stopped, match=f"stopped by {number.name} at update"
@@ -234,8 +242,18 @@ def test_signal_at_the_end_of_a_chunk(
     assert result(tmp_path) == result(uninterrupted.workdir)
     clock = metadata(tmp_path)["clock"]
     assert clock["timed_updates"] == 60
+    assert 0 < clock["train_seconds"] < clock["wall_seconds"] < 1000
     assert entry.updates_per_second == pytest.approx(60 / clock["train_seconds"])
     assert entry.wall_seconds >= clock["wall_seconds"]
+
+
+def test_while_a_chunk_is_waited_for_a_second_signal_is_offered() -> None:
+    looks, told = iter([False, False, True]), []
+    late: Any = SimpleNamespace(is_ready=lambda: next(looks))
+    nothing: Any = None
+    came = [signal.SIGINT]
+    Loop(nothing, None, 0, nothing, nothing, nothing, told.append, came, 0.0)._wait_for_device(late)
+    assert told == [Told("stopping at the end of this chunk (Ctrl-C again: at once)")]
 
 
 def test_second_signal_acts_at_once(

@@ -5,16 +5,17 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+import jax
 import pytest
 from absl import flags
 
 from appo_jax.types import InputError
-from experiments.terminal.cli import help_text, naming, parse_flags
+from experiments.terminal.cli import help_text, naming, parse_flags, use_compilation_cache
 
 # A command of which each copy ends in another way; all share the time that importing takes.
 _ENDINGS = '''
 """About a command."""
-import os, signal, sys
+import atexit, os, signal, sys
 import jax
 from concurrent.futures.process import BrokenProcessPool
 from absl import flags
@@ -27,6 +28,11 @@ def main(values):
     if values.ending == "letters":
         print("\u00e4", file=sys.stdout)
         return
+    if values.ending == "figure":
+        import matplotlib.figure
+        return
+    if values.ending in ("stopped", "interrupt"):  # one signal more, while it tidies up
+        atexit.register(signal.raise_signal, signal.SIGINT)
     if values.ending == "device":
         jax.config.update("jax_platforms", "nothing")
     if values.ending:
@@ -63,14 +69,14 @@ for ending in sys.argv[1:]:
 def ends() -> dict[str, tuple[int, list[str]]]:
     """Exit code and lines of each copy."""
     names = ["none", "input", "diverged", "disk", "stopped", "interrupt", "pool", "early", "bug"]
-    names += ["memory", "array", "device", "letters"]
+    names += ["memory", "array", "device", "letters", "figure"]
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", _ENDINGS, *names],
         capture_output=True,
         text=True,
         timeout=120,
         check=True,
-        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "MPLBACKEND": "nothing"},
     )
     found, lines = {}, []
     for line in done.stdout.splitlines():
@@ -89,8 +95,9 @@ def ends() -> dict[str, tuple[int, list[str]]]:
         ("input", 1, "error: --size: 3, expected 4"),
         ("diverged", 1, "error: run 2: not finite"),
         ("disk", 1, "error: [Errno 28] No space left on device; disk is kept"),
-        ("stopped", 143, "stopped by SIGTERM at update 5; the same command goes on from there"),
+        ("stopped", 130, "stopped by SIGTERM at update 5; the same command goes on from there"),
         ("interrupt", 130, "interrupted; interrupt is kept"),
+        ("figure", 0, "begins"),
         (
             *("pool", 1),
             "error: a worker process died (killed, or out of memory); pool is kept",
@@ -182,7 +189,20 @@ def test_letters_that_the_stream_has_not(ends: dict[str, tuple[int, list[str]]])
     assert ends["letters"] == (0, ["begins", "\\xe4"])
 
 
+def test_without_a_home_folder_no_program_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    before = jax.config.values["jax_compilation_cache_dir"]
+    jax.config.update("jax_compilation_cache_dir", None)
+    try:
+        use_compilation_cache()
+        assert jax.config.values["jax_compilation_cache_dir"] is None
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+
+
 def test_closed_streams_lead_nowhere() -> None:
-    code = "import os, experiments; print(1, flush=True); os._exit(os.open('.', 0) < 3)"
+    code = "import os, sys, experiments; print(1, file=sys.stderr, flush=True); "
+    code += "sys.stdout.flush(); os._exit(os.open('.', 0) < 3)"
     command = f'exec "{sys.executable}" -c "{code}" >&- 2>&-'
     subprocess.run(["sh", "-c", command], check=True, cwd=os.getcwd(), timeout=60)

@@ -1,6 +1,8 @@
 """The flags of `experiments.train`: which values are refused, and what each one sets."""
 
 import dataclasses
+import importlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from experiments.runs.experiment import Execution, Experiment
 from experiments.runs.reward_controls import own_kind
 from experiments.terminal import cli
 from experiments.terminal.flags import decimal_commas, define
+from tests.helpers.commands import call
 from tests.helpers.runs import TINY, parse, tiny, write_buffers
 
 _ANY = "that float32 can hold"
@@ -87,7 +90,7 @@ def test_values_that_are_no_list(data_dir: Path) -> None:
             cli.parse_flags(values, argv)
 
 
-def test_a_decimal_comma_is_told() -> None:
+def test_a_decimal_comma_is_told(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def told(*arguments: str) -> list[str]:
         values, argv = flags.FlagValues(), ["train", *arguments]
         train.define_flags(values, argv)
@@ -100,6 +103,10 @@ def test_a_decimal_comma_is_told() -> None:
     ]
     assert told("--lam=0.5,3", "--seed=0,3", "--discount=0.9") == []
     assert told("--lam=1,2,3") == []
+    place = (f"--data_dir={data_dir}", "--workdir=/dev/null/run", "--nocompilation_cache")
+    with pytest.raises(InputError, match="--workdir=/dev/null/run: can't be written to"):
+        call(train, *TINY, *place, "--lam=0,3")
+    assert "\nwarning: --lam has two values, 0 and 3, which are a grid" in capsys.readouterr().out
 
 
 def test_bad_values_without_data(tmp_path: Path) -> None:
@@ -296,6 +303,28 @@ def test_the_home_folder_in_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     _, execution = parse(*TINY, "--data_dir=~/data", "--workdir=~/run")
     assert (execution.data_dir, execution.workdir) == (tmp_path / "data", tmp_path / "run")
     assert parse(*TINY, "--data_dir=./~")[1].data_dir == tmp_path / "~"
+
+
+COMMANDS = [p.stem for p in Path(train.__file__).parent.glob("*.py") if p.stem != "__init__"]
+
+
+def test_the_home_folder_in_paths_of_all_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    found = []
+    for command in COMMANDS:
+        values = flags.FlagValues()
+        importlib.import_module(f"experiments.{command}").define_flags(values, [command])
+        for name in {"experiment", "runs", *_paths(values)}.intersection(values):
+            parsed: Any = values[name].parser.parse("~/a")
+            assert parsed in ("/home/me/a", ("/home/me/a",)), f"{command} --{name}"
+            found.append((command, name))
+    assert {("evaluate", "output"), ("sweep", "workdir"), ("train", "preferences")} <= set(found)
+
+
+def _paths(values: flags.FlagValues) -> list[str]:
+    """The flags whose help begins by saying that they are a file or a folder."""
+    words = r"(a run's |the |JSON )?(Lines )?(file|folder)\b"
+    return [name for name in values if re.match(words, values[name].help or "")]
 
 
 @pytest.mark.parametrize(("value", "message"), [("", "is empty"), ("~no-one/x", "no such home fo")])
