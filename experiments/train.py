@@ -338,7 +338,8 @@ def describe(runs: Sequence[Experiment], execution: Execution) -> str:
         f"{teacher}",
         "reward": _reward(first),
         "evaluation": f"{first.eval_episodes} episodes every {first.eval_interval:,} of "
-        f"{first.num_updates:,} updates, {execution.num_workers} workers",
+        f"{first.num_updates:,} updates, {execution.num_workers} "
+        f"worker{'s' * (execution.num_workers > 1)}",
         "device": _device(),
         "results": f"{execution.workdir}",
     }

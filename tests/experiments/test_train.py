@@ -59,7 +59,7 @@ def test_tells_what_it_does(finished: Finished, data_dir: Path) -> None:
         f"(--dataset=auto found a local medium-replay set in {data_dir})",
         "labels         40 pairs of segments of 5 steps; scripted teacher, ties within 1",
         "reward         learned; model of hidden_layers 1 (2), hidden_dim 16 (128), num_epochs 2 (",
-        "evaluation     2 episodes every 20 of 60 updates, 2 workers",
+        "evaluation     2 episodes every 20 of 60 updates, 1 worker\n",
         "device         ",
         f"results        {finished.workdir.relative_to(finished.folder)}",
         f"data: {SIZE:,} transitions in 4 episodes",
@@ -148,7 +148,7 @@ def test_stopped_and_started_again(
 ) -> None:
     interrupted = number == signal.SIGINT
     # Neither the workers nor the chunks change a number.
-    differently = ("--workdir=run", "--num_workers=1")
+    differently = ("--workdir=run", "--num_workers=2")
     first = command(tmp_path, *differently)
     first.wait_for("training: 5 of 60 updates" if interrupted else "success at update 20")
     if not interrupted:
