@@ -24,7 +24,7 @@ from experiments.train import summary
 from tests.helpers import environments as odd
 from tests.helpers.runs import parse, print_told, tiny
 
-PENDULUM = "gymnasium/Pendulum-v1/medium-replay-n2000-seed0-v0"
+PENDULUM = "gymnasium/Pendulum-v1/medium-replay-n1600-seed0-v0"
 
 
 def flags(env: str, dataset: str, data_dir: Path, algorithm: str = "mr") -> list[str]:
@@ -38,7 +38,7 @@ def flags(env: str, dataset: str, data_dir: Path, algorithm: str = "mr") -> list
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     command = [sys.executable, "-m", "experiments.collect", "--env=Pendulum-v1"]
-    command += ["--dataset=medium-replay", "--size=2000", "--num_seeds=2", f"--data_dir={folder}"]
+    command += ["--dataset=medium-replay", "--size=1600", "--num_seeds=2", f"--data_dir={folder}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert "best episode" in done.stdout
     return folder
