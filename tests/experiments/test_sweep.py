@@ -226,7 +226,8 @@ def test_a_dry_run_is_right_within_a_quarter(
     )
     file = f"--experiment={tmp_path / 'real.toml'}"
     common = (file, f"--data_dir={data_dir}", f"--workdir={tmp_path / 'runs'}")
-    wanted = definitions.expand(definitions.read(file.partition("=")[2]), Narrowing(), data_dir)[0]
+    found = definitions.read(file.partition("=")[2])
+    wanted, _ = definitions.expand(found, Narrowing(), data_dir, sweep.read_runs)
     (grid,) = plan.make([one.carried_out(num_workers=2) for one in wanted], tmp_path).grids
     expected = cost.of_grid(grid, cost.Meter(print).rates(grid), *sweep.machine())
     began = time.monotonic()
