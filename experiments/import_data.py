@@ -17,7 +17,7 @@ from appo_jax.data.formats import FORMATS, Imported, Request
 from appo_jax.envs import environment
 from appo_jax.types import InputError
 from experiments.importing.describe import dataset_lines, label_lines
-from experiments.importing.download import PUBLISHERS
+from experiments.importing.download import PUBLISHERS, fetch
 from experiments.terminal.cli import naming, run
 from experiments.terminal.flags import define
 from experiments.terminal.progress import Terminal
@@ -114,7 +114,7 @@ def main(values: flags.FlagValues) -> None:
     if values.download is not None:
         terminal = Terminal()
         try:
-            PUBLISHERS[values.format].fetch(values.download, folder, terminal)
+            fetch(values.format, values.download, folder, terminal)
         finally:
             terminal.close()
     found = formats.read(values.format, request)

@@ -10,14 +10,14 @@ import dataclasses
 import importlib
 import io
 import json
-import os
 import shutil
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from appo_jax import workers
 from appo_jax.data import atomic, minari_io
 from appo_jax.envs import meta_world
 from appo_jax.types import InputError
@@ -65,19 +65,15 @@ def _lire_place(name: str, data_dir: Path) -> Path:
 
 def _fetch_lire(name: str, data_dir: Path, report: Report) -> None:
     folder = _lire_place(name, data_dir)
-    if folder.exists():
-        report(Told(f"{folder} is there, nothing is fetched"))
-        return
     archive = folder.with_name(f"{folder.name}.zip")
-    with files.locked(data_dir, "--data_dir"):
-        for part in data_dir.glob(f"{archive.name}????????.part"):
-            if zipfile.is_zipfile(part):  # a killed process had all of it, and no time for its name
-                part.rename(archive)
-        if archive.exists():
-            report(Told(f"{archive} is there, nothing is fetched"))
-        else:
-            _from_google_drive(_LIRE_FILES[folder.name], archive, report)
-        _unpack(archive, folder)
+    for part in data_dir.glob(f"{archive.name}????????.part"):
+        if zipfile.is_zipfile(part):  # a killed process had all of it, and no time for its name
+            part.rename(archive)
+    if archive.exists():
+        report(Told(f"{archive} is there, nothing is fetched"))
+    else:
+        _from_google_drive(_LIRE_FILES[folder.name], archive, report)
+    _unpack(archive, folder)
     archive.unlink()
 
 
@@ -150,33 +146,30 @@ def _minari_place(name: str, data_dir: Path) -> Path:
 
 def _fetch_minari(name: str, data_dir: Path, report: Report) -> None:
     place = _minari_place(name, data_dir)
-    if place.exists():
-        report(Told(f"{place} is there, nothing is fetched"))
-        return
     minari = _module("minari")
     # Where its remote sets are, by default; the client would tell of each of its many attempts.
     _module("huggingface_hub.utils.logging").set_verbosity_error()
     report(Told(f"asking Minari's remote for {name}"))
     staging = data_dir / ".downloads" / name.replace("/", "-")
-    with files.locked(data_dir, "--data_dir"):
-        try:
-            # Minari would take what is there of a set for all of it.
-            unfinished = (staging / name).exists()
-            with _minari_sets_in(staging):
-                _check_remote(minari, name, place, report)
-                minari.download_dataset(name, force_download=unfinished)
-            minari_io.load(name, staging)
-        except InputError:
-            raise
-        except Exception as error:  # its clients raise anything
-            raise InputError(
-                f"{name} can't be fetched ({_reason(error)}); files that came whole are kept. Try "
-                "the same command again later"
-            ) from error
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(staging / name / ".cache", ignore_errors=True)  # of the hub, in a top set
-        (staging / name).rename(place)
-        shutil.rmtree(staging)
+    try:
+        # Minari would take what is there of a set for all of it.
+        unfinished = (staging / name).exists()
+        quiet = contextlib.redirect_stdout(io.StringIO())
+        with workers.environment(MINARI_DATASETS_PATH=str(staging)), quiet:
+            _check_remote(minari, name, place, report)
+            minari.download_dataset(name, force_download=unfinished)
+        minari_io.load(name, staging)
+    except InputError:
+        raise
+    except Exception as error:  # its clients raise anything
+        raise InputError(
+            f"{name} can't be fetched ({_reason(error)}); files that came whole are kept. Try "
+            "the same command again later"
+        ) from error
+    place.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(staging / name / ".cache", ignore_errors=True)  # of the hub, in a top set
+    (staging / name).rename(place)
+    shutil.rmtree(staging)
 
 
 def _check_remote(minari: Any, name: str, place: Path, report: Report) -> None:
@@ -196,21 +189,6 @@ def _check_remote(minari: Any, name: str, place: Path, report: Report) -> None:
             raise InputError(f"--download={name}: {kind} space is {space}, expected a Box")
     steps, size = about.get("total_steps", 0), about.get("dataset_size", 0)
     report(Told(f"fetching      {name}, {steps:,} steps in {size:,.1f} MB, to {place}"))
-
-
-@contextlib.contextmanager
-def _minari_sets_in(folder: Path) -> Iterator[None]:
-    """Make Minari keep its sets in a folder, and leave the terminal alone."""
-    before = os.environ.get("MINARI_DATASETS_PATH")
-    os.environ["MINARI_DATASETS_PATH"] = str(folder)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            yield
-    finally:
-        if before is None:
-            del os.environ["MINARI_DATASETS_PATH"]
-        else:
-            os.environ["MINARI_DATASETS_PATH"] = before
 
 
 def _module(name: str) -> Any:
@@ -234,3 +212,17 @@ PUBLISHERS: Mapping[str, Publisher] = {
     "lire": Publisher("a task, like sweep (lire)", _lire_place, _fetch_lire),
     "minari": Publisher("the id of a remote set (minari)", _minari_place, _fetch_minari),
 }
+
+
+def fetch(format: str, name: str, data_dir: Path, report: Report) -> None:
+    """Bring what is published under a name to its place, unless it is there.
+
+    Raises InputError where another process downloads into the folder, and as `Publisher` says.
+    """
+    publisher = PUBLISHERS[format]
+    place = publisher.place(name, data_dir)
+    if place.exists():
+        report(Told(f"{place} is there, nothing is fetched"))
+        return
+    with files.locked(data_dir, "--data_dir"):
+        publisher.fetch(name, data_dir, report)

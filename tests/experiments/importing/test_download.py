@@ -21,9 +21,10 @@ from appo_jax.data import minari_io
 from appo_jax.types import InputError
 from experiments import import_data
 from experiments.importing import download
-from tests.helpers import hosts, published
+from tests.helpers import download_hosts as hosts
+from tests.helpers import published
 from tests.helpers.commands import call
-from tests.helpers.hosts import Host
+from tests.helpers.download_hosts import Host
 
 run = functools.partial(call, import_data)
 ID = "1ixXsiscRFFypnQBLRkb2WGYSTOwzU7XS"  # published for drawer-open
