@@ -51,6 +51,12 @@ class Config(Settings):
         "critics compare segments in pairs, as in the paper, not each with r_hat itself",
         with_terminations=False,
     )
+    partial_segments: bool = setting(
+        False,
+        "segments begin at any step, and end with their episode where it is shorter: its end is "
+        "seen as often as what comes before",
+        with_terminations=True,
+    )
     critic_learning_rate: float = setting(3e-4, "Adam's, of the critics", above=0)
     value_learning_rate: float = setting(3e-4, "Adam's, of the value network", above=0)
     actor_learning_rate: float = setting(3e-5, "Adam's, of the actor", above=0)
@@ -133,10 +139,14 @@ def sample(config: Config, key: jax.Array, step: jax.Array, store: Store, view: 
     """The data of update `step`, uniform with replacement: Algorithm 4, line 4."""
     transition_key, pair_key = jax.random.split(jax.random.fold_in(key, step))
     rows = sampling.draw_transition_rows(transition_key, store, view, config.batch_size)
-    pair_rows = sampling.draw_segment_rows(pair_key, store, view, (config.num_pairs, 2))
+    shape, length, is_step = (config.num_pairs, 2), config.segment_length, None
+    if config.partial_segments:
+        pair_rows, is_step = sampling.draw_partial_segments(pair_key, store, view, shape, length)
+    else:
+        pair_rows = sampling.draw_segment_rows(pair_key, store, view, shape)
     return Batch(
         transitions=sampling.gather_transitions(store, view, rows),
-        segment_pairs=sampling.gather_segment_pairs(store, view, pair_rows, config.segment_length),
+        segment_pairs=sampling.gather_segment_pairs(store, view, pair_rows, length, is_step),
     )
 
 
@@ -201,7 +211,11 @@ def adversarial_loss(q_policy: jax.Array, q_data: jax.Array) -> jax.Array:
 
 
 def pair_error(
-    q: jax.Array, next_values: jax.Array, rewards: jax.Array, discounts: jax.Array
+    q: jax.Array,
+    next_values: jax.Array,
+    rewards: jax.Array,
+    discounts: jax.Array,
+    is_step: jax.Array | None = None,
 ) -> jax.Array:
     """E: how far the segments' summed TD errors differ, eq. "practical q loss", second line.
 
@@ -211,12 +225,16 @@ def pair_error(
     q, next_values, rewards, discounts: `[pairs, 2, length]`; next_values are V(s_{l+1}).
     Returns a scalar.
     """
-    td_errors = _summed_td_errors(q, next_values, rewards, discounts)
+    td_errors = _summed_td_errors(q, next_values, rewards, discounts, is_step)
     return jnp.mean(jnp.abs(td_errors[:, 0] - td_errors[:, 1]))
 
 
 def segment_error(
-    q: jax.Array, next_values: jax.Array, rewards: jax.Array, discounts: jax.Array
+    q: jax.Array,
+    next_values: jax.Array,
+    rewards: jax.Array,
+    discounts: jax.Array,
+    is_step: jax.Array | None = None,
 ) -> jax.Array:
     """Mean over segments of the same sum's absolute value, for environments that can terminate.
 
@@ -224,15 +242,21 @@ def segment_error(
     ending; this takes r_hat at its word. Not in the paper, whose episodes all have one length.
     Arguments as there.
     """
-    return jnp.mean(jnp.abs(_summed_td_errors(q, next_values, rewards, discounts)))
+    return jnp.mean(jnp.abs(_summed_td_errors(q, next_values, rewards, discounts, is_step)))
 
 
 def _summed_td_errors(
-    q: jax.Array, next_values: jax.Array, rewards: jax.Array, discounts: jax.Array
+    q: jax.Array,
+    next_values: jax.Array,
+    rewards: jax.Array,
+    discounts: jax.Array,
+    is_step: jax.Array | None,
 ) -> jax.Array:
     chex.assert_shape(q, (None, 2, None))
     chex.assert_equal_shape([q, next_values, rewards, discounts])
-    return jnp.sum(q - discounts * next_values - rewards, axis=-1)
+    if is_step is not None:
+        chex.assert_equal_shape([q, is_step])
+    return jnp.sum(q - discounts * next_values - rewards, axis=-1, where=is_step)
 
 
 def critic_loss(lam: jax.Array | float, adversarial: jax.Array, error: jax.Array) -> jax.Array:
@@ -298,7 +322,11 @@ def _update_critics(
         q_policy, q_data, q_segments = jnp.split(q, [batch_size, 2 * batch_size])
         adversarial = adversarial_loss(q_policy, q_data)
         error = error_of(
-            q_segments.reshape(pairs.rewards.shape), next_values, pairs.rewards, discounts
+            q_segments.reshape(pairs.rewards.shape),
+            next_values,
+            pairs.rewards,
+            discounts,
+            pairs.is_step,
         )
         total = critic_loss(state.swept.lam, adversarial, error)
         metrics = {

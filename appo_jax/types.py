@@ -41,18 +41,21 @@ class Transitions(struct.PyTreeNode):
 
 
 class SegmentPairs(struct.PyTreeNode):
-    """A batch of pairs of segments, each whole inside one episode.
+    """A batch of pairs of segments, each inside one episode.
 
     observations: `[pairs, 2, length + 1, observation_dim]`, normalised; the last one is s_{L+1}.
     actions: `[pairs, 2, length, action_dim]`.
     rewards: `[pairs, 2, length]`, r_hat of each step.
     terminations: `[pairs, 2, length]`, True where the step reached a terminal state.
+    is_step: `[pairs, 2, length]`, False behind a segment's end, where the other arrays hold
+    anything; None where all are whole.
     """
 
     observations: jax.Array
     actions: jax.Array
     rewards: jax.Array
     terminations: jax.Array
+    is_step: jax.Array | None = None
 
 
 class Store(struct.PyTreeNode):

@@ -45,7 +45,7 @@ from experiments.tracking import tracker
 
 _LISTS = ("num_feedback", "seed")  # of an Experiment's settings, those that span a grid
 _EVALUATION = ("eval_interval", "eval_episodes", "eval_stop_at_success")
-_LABELS = ("segment_length", "feedback", "tie_threshold", "label_noise", "reward")
+_LABELS = ("segment_length", "feedback", "tie_threshold", "label_noise", "reward", "ending")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,6 +173,8 @@ def experiments_from_flags(
     own.setdefault("tie_threshold", family.tie_threshold)
     own.setdefault("reward", reward_controls.own_kind(values.algorithm))
     with_flag("", reward_controls.check_kind, values.algorithm, own["reward"])
+    ending = own.get("ending", Experiment.ending)
+    with_flag("", reward_controls.check_ending, values.algorithm, own["reward"], ending)
     of_run = {
         name: own.get(name, getattr(Experiment, name)) for name in ("segment_length", "num_updates")
     }
@@ -367,7 +369,8 @@ def _changed(config: Any) -> str:
 def _reward(run: Experiment) -> str:
     if not reward_controls.needs_model(run.algorithm, run.reward):
         return run.reward
-    return f"{run.reward}; model of {_changed(run.reward_model)}"
+    ending = "" if run.ending == Experiment.ending else f", ending is a {run.ending}"
+    return f"{run.reward}{ending}; model of {_changed(run.reward_model)}"
 
 
 def _device() -> str:

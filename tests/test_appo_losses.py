@@ -72,6 +72,18 @@ def test_pairs_do_not_tell_what_a_step_is_worth() -> None:
     assert segments == pytest.approx(5.4, abs=1e-5)
 
 
+def test_steps_behind_the_end_count_nothing() -> None:
+    # Of segment 0 the first step alone is left, -0.6: E = |-0.6 - 0|, and (|-0.6| + |0|) / 2.
+    is_step = jnp.array([[[True, False], [True, True]]])
+    behind = [array.at[0, 0, 1].set(9.0) for array in (Q, NEXT_VALUES, REWARDS, DISCOUNTS)]
+    for error, expected in ((appo.pair_error, 0.6), (appo.segment_error, 0.3)):
+        assert error(*behind, is_step) == pytest.approx(expected)
+        gradient = jax.grad(error)(*behind, is_step)
+        np.testing.assert_array_equal(gradient[0, 0] != 0, [True, False])
+        with pytest.raises(AssertionError):
+            error(*behind, is_step[..., :1])
+
+
 def test_value_loss_by_hand() -> None:
     # Targets are min(2, 1) = 1 and min(3, 5) = 3; ((1 - 1)^2 + (2 - 3)^2) / 2 = 0.5.
     values, target_q = jnp.array([1.0, 2.0]), jnp.array([[2.0, 3.0], [1.0, 5.0]])

@@ -155,6 +155,19 @@ def _about_ends(dataset: Dataset, terminates: bool) -> list[str]:
     return []
 
 
+def about_unknown_ending(dataset: Dataset) -> list[str]:
+    """What a learned reward in [0, 1] makes of terminal states while nobody said what they are."""
+    ends = dataset.terminations[dataset.episode_starts + dataset.lengths - 1]
+    if not ends.any():
+        return []
+    return [
+        f"{ends.sum():,} of {dataset.num_episodes:,} episodes end in a terminal state, and nothing "
+        "says what that is worth: learned rewards from 0 to 1 a step make every end a fall, which "
+        "a policy puts off; --ending=goal (rewards from -1 to 0) says that it is the goal, "
+        "--ending=fall that a fall is meant"
+    ]
+
+
 def _about_columns(dataset: Dataset) -> list[str]:
     """Numbers that lose what they say on the way to a network."""
     rows = dataset.transition_rows()

@@ -24,6 +24,22 @@ def draw_segment_rows(
     return store.segment_rows[view.first_segment + index]
 
 
+def draw_partial_segments(
+    key: jax.Array, store: Store, view: View, shape: tuple[int, ...], length: int
+) -> tuple[jax.Array, jax.Array]:
+    """Segments that begin at any transition and are cut where their episode ends.
+
+    Uniform with replacement: first rows, int32 of the given shape, and `[*shape, length]`, whether
+    there is such a step.
+    """
+    index = view.first_transition + jax.random.randint(key, shape, 0, view.num_transitions)
+    rows, steps = store.transition_rows[index], jnp.arange(length)
+    # Rows follow one another inside an episode; its last one, which starts no transition, is left
+    # out between two. Behind the last index stands the last row, which has gone by.
+    following = store.transition_rows[index[..., None] + steps]
+    return rows, following == rows[..., None] + steps
+
+
 def draw_labelled_pairs(
     key: jax.Array, store: Store, view: View, batch_size: int
 ) -> tuple[jax.Array, jax.Array]:
@@ -76,9 +92,13 @@ def gather_transitions(store: Store, view: View, rows: jax.Array) -> Transitions
     )
 
 
-def gather_segment_pairs(store: Store, view: View, rows: jax.Array, length: int) -> SegmentPairs:
+def gather_segment_pairs(
+    store: Store, view: View, rows: jax.Array, length: int, is_step: jax.Array | None = None
+) -> SegmentPairs:
     """The pairs of segments that start at `rows` `[pairs, 2]`.
 
+    is_step: of `draw_partial_segments`, where a segment may be cut; what stands behind its end is
+    its first step again.
     Raises InputError for a greater length than the store's: its rows start segments of that one,
     and longer ones would run into the next episode.
     """
@@ -87,11 +107,16 @@ def gather_segment_pairs(store: Store, view: View, rows: jax.Array, length: int)
             f"segments of {length} steps asked of a store whose segments have "
             f"{store.segment_length}, expected no more: the segment_length that to_device got"
         )
-    with_next = rows[..., None] + jnp.arange(length + 1)
-    steps = with_next[..., :-1]
+    if is_step is None:
+        with_next = rows[..., None] + jnp.arange(length + 1)
+        steps = with_next[..., :-1]
+    else:
+        steps = rows[..., None] + jnp.where(is_step, jnp.arange(length), 0)
+        with_next = jnp.concatenate([steps[..., :1], steps + 1], axis=-1)
     return SegmentPairs(
         observations=store.observations[with_next],
         actions=store.actions[steps],
         rewards=store.rewards[view.first_reward + steps - view.first_row],
         terminations=store.terminations[steps],
+        is_step=is_step,
     )

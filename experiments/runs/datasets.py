@@ -76,6 +76,8 @@ def obtain(run: Experiment, execution: Execution, report: Report) -> Dataset:
             max_reward=family.max_reward,
         ),
     ]
+    if family.terminates and reward_controls.asks_for_ending(run):
+        odd += checks.about_unknown_ending(dataset)
     warn(f"data set {dataset.id}", odd, report)
     return dataset
 

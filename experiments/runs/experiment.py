@@ -67,6 +67,12 @@ class Experiment(Settings):
         "or none), or in its place shuffled (permuted over the transitions), negated (upside "
         "down), true (the data set's own, scaled to [0, 1]) or zero",
     )
+    ending: Literal["unknown", "fall", "goal"] = setting(
+        "unknown",
+        "what an end in a terminal state, which is worth 0, is to the learned rewards: a fall (no "
+        "step is worth less: rewards from 0 up), the goal (none is worth more: from 0 down), or "
+        "unknown (their zero stays where --reward_scale puts it; minmax: a fall)",
+    )
     seed: int = setting(0, "of labels, initialisation, batches and evaluation", low=0, high=MAX_INT)
     num_updates: int = setting(250_000, "updates of the policy; more of them extend a run")
     eval_interval: int = setting(5_000, "updates between evaluations")

@@ -13,6 +13,7 @@ from appo_jax import registry
 from appo_jax.data.dataset import Dataset
 from appo_jax.keys import Purpose, purpose_key
 from appo_jax.types import InputError
+from experiments.runs.experiment import Experiment
 
 _CONTROLS = ("shuffled", "negated", "zero")
 KINDS = {
@@ -39,6 +40,25 @@ def check_kind(algorithm: str, kind: str) -> None:
         raise InputError(f"reward={kind}: expected {words} with algorithm {algorithm}")
 
 
+def check_ending(algorithm: str, kind: str, ending: str) -> None:
+    """Raise InputError where an ending is given for rewards that aren't learned for each step."""
+    if ending != "unknown" and not _of_steps(algorithm, kind):
+        raise InputError(
+            f"ending={ending}: where the zero of learned rewards lies, expected unknown with "
+            f"algorithm {algorithm} and reward {kind}"
+        )
+
+
+def asks_for_ending(run: Experiment) -> bool:
+    """Whether the zero of the run's rewards lies where nobody has put it."""
+    scaled = getattr(run.reward_model, "scale", "minmax") == "minmax"
+    return run.ending == "unknown" and scaled and _of_steps(run.algorithm, run.reward)
+
+
+def _of_steps(algorithm: str, kind: str) -> bool:
+    return needs_model(algorithm, kind) and not registry.algorithm(algorithm).of_windows
+
+
 def needs_model(algorithm: str, kind: str) -> bool:
     """Whether a reward model has to be fitted for this kind of reward."""
     return own_kind(algorithm) == "learned" and kind in ("learned", "shuffled", "negated")
@@ -52,6 +72,9 @@ def needs_truth(algorithm: str, kind: str) -> bool:
 def true_rewards(dataset: Dataset, window: int = 1) -> jax.Array:
     """The data set's own rewards scaled to [0, 1], `[rows]`; 0 on rows that start no transition.
 
+    Where episodes end in terminal states, whose value is 0, their zero says what a step is worth:
+    they are then divided by the largest, and not moved.
+
     window: steps of which a row has the mean, up to its own, or of fewer at an episode's beginning.
     """
     of_steps, rewards = dataset.transition_rows(), dataset.known_rewards("the true reward")
@@ -61,8 +84,10 @@ def true_rewards(dataset: Dataset, window: int = 1) -> jax.Array:
         total += np.where(ago <= place, rewards[np.maximum(of_steps - ago, 0)], 0)
     rows = jnp.asarray(of_steps)
     found = jnp.asarray(total / np.minimum(place + 1, window).astype(np.float32))
-    span = found.max() - found.min()
-    found = jnp.where(span > 0, (found - found.min()) / span, 0.0)
+    low, span = found.min(), found.max() - found.min()
+    if dataset.terminations.any():
+        low, span = jnp.float32(0), jnp.abs(found).max()
+    found = jnp.where(span > 0, (found - low) / span, 0.0)
     return jnp.zeros(len(dataset.observations)).at[rows].set(found)
 
 
@@ -83,3 +108,16 @@ def controlled(kind: str, seed: int, dataset: Dataset, rewards: jax.Array) -> ja
         case _:
             raise ValueError(kind)
     return jnp.zeros_like(rewards).at[rows].set(found)
+
+
+def with_ending(ending: str, dataset: Dataset, rewards: jax.Array) -> jax.Array:
+    """The rewards `[rows]`, moved so that an end, worth 0, is to them what `ending` says.
+
+    "fall": the worst step's is 0; "goal": the best one's; "unknown": they stay as they are.
+    """
+    if ending == "unknown":
+        return rewards
+    rows = jnp.asarray(dataset.transition_rows())
+    of_rows = rewards[rows]
+    zero = of_rows.min() if ending == "fall" else of_rows.max()
+    return rewards.at[rows].set(of_rows - zero)

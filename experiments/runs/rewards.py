@@ -84,7 +84,11 @@ def rewards_of(
             else:
                 found[key] = jnp.zeros(len(dataset.observations))
     return {
-        key: reward_controls.controlled(run.reward, key.seed, feedback.data[key.dataset], own)
+        key: reward_controls.with_ending(
+            run.ending,
+            feedback.data[key.dataset],
+            reward_controls.controlled(run.reward, key.seed, feedback.data[key.dataset], own),
+        )
         for key, own in found.items()
     }
 

@@ -94,6 +94,27 @@ def test_draws_are_uniform_over_all_starts(numbered: Make) -> None:
     assert np.any(np.asarray(other) != np.asarray(transitions))
 
 
+def test_partial_segments_begin_anywhere_and_end_with_their_episode(numbered: Make) -> None:
+    dataset = numbered((3, 1, 5))  # rows 0 to 2, 4, and 6 to 10 start transitions
+    store, views = datasets.to_device_together([dataset, numbered((2, 4))], 3)
+    store = store.replace(observations=jnp.arange(20.0)[:, None])
+    rows, is_step = sampling.draw_partial_segments(jax.random.key(0), store, views[0], (5000, 2), 3)
+    assert_uniform(rows, dataset.transition_rows())
+    steps_left = {0: 3, 1: 2, 2: 1, 4: 1, 6: 3, 7: 3, 8: 3, 9: 2, 10: 1}
+    left = np.vectorize(steps_left.get)(rows)
+    np.testing.assert_array_equal(is_step, np.arange(3) < left[..., None])
+    pairs = sampling.gather_segment_pairs(store, views[0], rows, 3, is_step)
+    expected = np.where(is_step, np.asarray(rows)[..., None] + np.arange(3), rows[..., None])
+    np.testing.assert_array_equal(pairs.observations[:, :, 1:, 0], expected + 1)
+    np.testing.assert_array_equal(pairs.observations[:, :, 0, 0], rows)
+    assert pairs.is_step is is_step
+    # The store's last transitions, behind which there is no row.
+    rows, is_step = sampling.draw_partial_segments(jax.random.key(0), store, views[1], (500,), 3)
+    assert set(zip(np.asarray(rows).tolist(), is_step.sum(-1).tolist(), strict=True)) == {
+        *((12, 2), (13, 1), (15, 3), (16, 3), (17, 2), (18, 1))
+    }
+
+
 def test_a_view_of_a_shared_store_draws_its_own_rows(numbered: Make) -> None:
     first = numbered((3, 5))
     second = numbered((4, 2, 6), first_row=len(first.rewards))

@@ -226,8 +226,29 @@ def test_data_of_another_environment(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_the_error_of_each_segment_is_the_default(data_dir: Path) -> None:
     given = flags("Pendulum-v1", PENDULUM, data_dir, "appo")
-    assert not parse(*given)[0][0].policy.pairwise_error
+    policy = parse(*given)[0][0].policy
+    assert (policy.pairwise_error, policy.partial_segments) == (False, True)
     assert parse(*given, "--pairwise_error")[0][0].policy.pairwise_error
+
+
+def test_what_an_end_is_worth_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = hopper_data("mine/hopper-v0")
+    minari_io.save(whole, tmp_path)
+    given = ("Hopper-v5", whole.id, tmp_path)
+    asked = (
+        "3 of 3 episodes end in a terminal state, and nothing says what that is worth: learned "
+        "rewards from 0 to 1 a step make every end a fall, which a policy puts off; --ending=goal "
+    )
+    assert [told[: len(asked)] for told in told_of(capsys, *given)] == [asked]
+    for said in ("--ending=goal", "--ending=fall", "--reward_scale=raw", "--reward=true"):
+        assert told_of(capsys, *given, said) == []
+    never = np.zeros(len(whole.terminations), bool)
+    minari_io.save(dataclasses.replace(whole, id="mine/endless-v0", terminations=never), tmp_path)
+    assert told_of(capsys, "Hopper-v5", "mine/endless-v0", tmp_path) == []
+    with pytest.raises(InputError, match="^--ending=goal: where the zero of learned rewards lies"):
+        parse(*flags(*given), "--reward=true", "--ending=goal")
 
 
 def test_default_folder(data_dir: Path) -> None:

@@ -50,6 +50,7 @@ OTHER = {
     "minmax": "raw",
     "bradley_terry": "linear",
     "independent": "seqrank",
+    "unknown": "goal",
 }
 
 

@@ -106,6 +106,7 @@ def test_controls_by_hand(numbered: Any) -> None:
     assert sorted(np.asarray(found)[[0, 1, 3]]) == pytest.approx([0.0, 0.2, 1.0])
     assert not np.asarray(found)[[2, 4]].any()
     # 0.5, 1.5 and 3.5, minus 0.5, over 3.
+    dataset = dataclasses.replace(dataset, terminations=np.zeros(5, bool))
     np.testing.assert_allclose(
         reward_controls.true_rewards(dataset), [0.0, 1 / 3, 0.0, 1.0, 0.0], rtol=1e-6
     )
@@ -115,8 +116,36 @@ def test_controls_by_hand(numbered: Any) -> None:
     )
     constant = dataclasses.replace(dataset, rewards=np.ones(5, np.float32))
     assert not reward_controls.true_rewards(constant).any()
+    # Where an end is worth 0, true rewards keep their zero: divided by 3.5, and -2 by 2.
+    ending = dataclasses.replace(dataset, terminations=np.array([0, 1, 0, 0, 0], bool))
+    np.testing.assert_allclose(
+        reward_controls.true_rewards(ending), [1 / 7, 3 / 7, 0.0, 1.0, 0.0], rtol=1e-6
+    )
+    costs = dataclasses.replace(ending, rewards=np.full(5, -2, np.float32))
+    assert reward_controls.true_rewards(costs).tolist() == [-1, -1, 0, -1, 0]
     kinds = {kind for allowed in reward_controls.KINDS.values() for kind in allowed}
     assert set(expected) | {"shuffled"} == kinds
+
+
+def test_where_an_ending_puts_the_zero(numbered: Any) -> None:
+    dataset = numbered(lengths=(2, 1))  # rows 0, 1 and 3 start transitions
+    learned = jnp.array([0.25, 1.0, 0.0, -0.5, 0.0])
+    for ending, expected in (
+        ("unknown", learned),
+        ("fall", [0.75, 1.5, 0.0, 0.0, 0.0]),
+        ("goal", [-0.75, 0.0, 0.0, -1.5, 0.0]),
+    ):
+        found = reward_controls.with_ending(ending, dataset, learned)
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_an_ending_is_of_rewards_that_are_learned_for_each_step() -> None:
+    for algorithm, kind in (("appo", "true"), ("oracle", "true"), ("dppo", "learned")):
+        reward_controls.check_ending(algorithm, kind, "unknown")
+        with pytest.raises(InputError, match="^ending=goal: .* expected unknown with algorithm "):
+            reward_controls.check_ending(algorithm, kind, "goal")
+    for algorithm in ("appo", "mr", "pt"):
+        reward_controls.check_ending(algorithm, "shuffled", "goal")
 
 
 def test_which_rewards_go_with_which_algorithm() -> None:
