@@ -21,6 +21,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workloads, "PAUSE", 0)
 
 
+@pytest.mark.slow  # tests/experiments/test_benchmark.py measures one for real
 @pytest.mark.usefixtures("small")
 def test_two_runs_are_measured() -> None:
     rows = figures.runs_figure(1, 4, counts=(2,))
