@@ -120,6 +120,25 @@ def test_terminations_cut_the_bootstrap() -> None:
     assert losses[2] != losses[3]
 
 
+def test_what_stands_behind_a_segments_end_moves_nothing() -> None:
+    batch = random_batch()
+    pairs = batch.segment_pairs
+    is_step = jnp.broadcast_to(jnp.arange(4) < 2, pairs.rewards.shape)
+    cut = pairs.replace(is_step=is_step)
+    other = cut.replace(
+        observations=pairs.observations.at[:, :, 3:].set(7.0),
+        actions=pairs.actions.at[:, :, 2:].set(-1.0),
+        rewards=pairs.rewards.at[:, :, 2:].set(5.0),
+        terminations=pairs.terminations.at[:, :, 2:].set(True),
+    )
+    one, two, inside = (
+        appo.update_step(CONFIG, init(), batch.replace(segment_pairs=segments))[0]
+        for segments in (cut, other, cut.replace(rewards=pairs.rewards.at[:, :, 1].set(5.0)))
+    )
+    assert same(one.critics.params, two.critics.params)
+    assert not same(one.critics.params, inside.critics.params)
+
+
 def test_arrays_that_do_not_fit_raise() -> None:
     batch, state = random_batch(), init()
     pairs = batch.segment_pairs

@@ -1,5 +1,6 @@
 """What is drawn from a store, and the arrays that are gathered."""
 
+import dataclasses
 from collections.abc import Callable
 
 import jax
@@ -113,6 +114,18 @@ def test_partial_segments_begin_anywhere_and_end_with_their_episode(numbered: Ma
     assert set(zip(np.asarray(rows).tolist(), is_step.sum(-1).tolist(), strict=True)) == {
         *((12, 2), (13, 1), (15, 3), (16, 3), (17, 2), (18, 1))
     }
+
+
+def test_only_partial_segments_reach_short_episodes(numbered: Make) -> None:
+    store, view = on_device(numbered((4, 2)), 3)  # rows 5 and 6 are shorter than a segment
+    config = appo.Config(batch_size=2, num_pairs=200, segment_length=3)
+    reached = {}
+    for partial in (False, True):
+        config = dataclasses.replace(config, partial_segments=partial)
+        pairs = appo.sample(config, jax.random.key(0), jnp.int32(0), store, view).segment_pairs
+        assert (pairs.is_step is not None) == partial
+        reached[partial] = set(np.unique(pairs.observations[:, :, 0, 0]).astype(int))
+    assert reached == {False: {0, 1}, True: {0, 1, 2, 3, 5, 6}}
 
 
 def test_a_view_of_a_shared_store_draws_its_own_rows(numbered: Make) -> None:

@@ -220,6 +220,19 @@ def test_more_updates_extend_a_run(
     assert longer.wall_seconds > shorter.wall_seconds
 
 
+def test_a_run_learns_from_ranked_lists(start: Callable[..., RunResult], tmp_path: Path) -> None:
+    entry = start(tmp_path, "--feedback=seqrank", "--num_feedback=6", "--num_updates=20")
+    assert (entry.state, entry.settings["feedback"]) == ("finished", "seqrank")
+    header, *pairs = (tmp_path / "preferences.jsonl").read_text().splitlines()
+    assert '"dataset": "lire/' in header
+    # A chain of six comparisons, in lists that go one way each, implies the pairs between them.
+    assert 6 < len(pairs) <= 7 * 6 / 2
+    assert all('"labeller": "scripted, seqrank"' in pair for pair in pairs)
+    metrics = files.MetricsFile(tmp_path / "metrics.csv")
+    assert metrics.values(0, "reward", "reward/fresh_pairs")
+    assert list(metrics.values(0, "eval", "eval/success_rate")) == [0, 20]
+
+
 def test_signal_at_the_end_of_a_chunk(
     uninterrupted: Uninterrupted,
     start: Callable[..., Any],
