@@ -5,6 +5,7 @@ is said in the flag's help.
 """
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,12 @@ from absl import flags
 
 from appo_jax import settings
 from appo_jax.types import InputError
+
+
+class _Several(tuple[Any, ...]):
+    """The values of a flag, and the text that they were."""
+
+    text: str
 
 
 class _ListParser(flags.ArgumentParser):
@@ -24,7 +31,8 @@ class _ListParser(flags.ArgumentParser):
 
     def parse(self, argument: Any) -> tuple[Any, ...]:
         words = argument.split(",") if isinstance(argument, str) else argument
-        found = tuple(self._one(word) for word in words)
+        found = _Several(self._one(word) for word in words)
+        found.text = ",".join(map(str, words))
         if len(set(found)) < len(found):
             raise ValueError("holds a value twice, expected each once")
         return found
@@ -103,16 +111,15 @@ def define_settings(
 def decimal_commas(values: flags.FlagValues) -> list[str]:
     """A sentence for each flag whose two values may be one number, written with a comma."""
     found = {
-        name: values[name].value
+        name: value.text
         for name in values
-        if isinstance(parser := values[name].parser, _ListParser)
-        and isinstance(parser.parser, flags.FloatParser)
+        if isinstance(value := values[name].value, _Several) and isinstance(value[0], float)
     }
     return [
-        f"--{name} has two values, {numbers[0]:g} and {numbers[1]:g}, which are a grid; one number "
-        f"is written with a point, like {numbers[0]:g}.{numbers[1]:g}"
-        for name, numbers in found.items()
-        if numbers and len(numbers) == 2 and all(number.is_integer() for number in numbers)
+        f"--{name}={text} has two values, which are a grid; one number is written with a point, "
+        f"--{name}={text.replace(',', '.')}"
+        for name, text in found.items()
+        if re.fullmatch(r"-?\d+,\d+", text)
     ]
 
 

@@ -98,15 +98,15 @@ def test_a_decimal_comma_is_told(data_dir: Path, capsys: pytest.CaptureFixture[s
         return decimal_commas(values)
 
     assert told("--lam", "0,03") == [
-        "--lam has two values, 0 and 3, which are a grid; one number is written with a point, like "
-        "0.3"
+        "--lam=0,03 has two values, which are a grid; one number is written with a point, "
+        "--lam=0.03"
     ]
     assert told("--lam=0.5,3", "--seed=0,3", "--discount=0.9") == []
-    assert told("--lam=1,2,3") == []
+    assert told("--lam=1,2,3", "--discount=0,1.0") == []
     place = (f"--data_dir={data_dir}", "--workdir=/dev/null/run", "--nocompilation_cache")
     with pytest.raises(InputError, match="--workdir=/dev/null/run: can't be written to"):
         call(train, *TINY, *place, "--lam=0,3")
-    assert "\nwarning: --lam has two values, 0 and 3, which are a grid" in capsys.readouterr().out
+    assert "\nwarning: --lam=0,3 has two values, which are a grid" in capsys.readouterr().out
 
 
 def test_bad_values_without_data(tmp_path: Path) -> None:
