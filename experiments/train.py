@@ -7,7 +7,7 @@ shows that one's. Where a flag takes several values (0.01,0.03), each combinatio
 import dataclasses
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +150,7 @@ def experiments_from_flags(
     find_dataset: takes what `sources.resolve` takes.
     """
     algorithm = registry.algorithm(values.algorithm)
-    learner, reward_learner = algorithm.policy_learner, algorithm.reward_learner
+    learner = algorithm.policy_learner
     env_names = _env_names(values)
     family = environment.family(env_names[0])
     request = _Request(**given(values, _Request))
@@ -167,19 +167,10 @@ def experiments_from_flags(
     own.setdefault("tie_threshold", family.tie_threshold)
     own.setdefault("reward", reward_controls.own_kind(values.algorithm))
     with_flag("", reward_controls.check_kind, values.algorithm, own["reward"])
-    of_run = {
-        name: own.get(name, getattr(Experiment, name)) for name in ("segment_length", "num_updates")
-    }
-
-    def config(cls: Any, prefix: str) -> Any:
-        named = given(values, cls, prefix)
-        return with_flag(prefix, settings.build, cls, named, of_run, family.terminates)
-
     common = {
         "algorithm": values.algorithm,
-        "policy": config(learner.Config, ""),
-        "reward_model": config(reward_learner.Config, "reward_") if reward_learner else None,
         "preferences_digest": execution.preferences and file_digest(execution.preferences),
+        **_configs(values, algorithm, own, family.terminates),
         **own,
     }
     runs = [
@@ -198,6 +189,28 @@ def experiments_from_flags(
     if values.workdir is None:
         execution = dataclasses.replace(execution, workdir=_default_folder(runs))
     return runs, execution
+
+
+def _configs(
+    values: flags.FlagValues,
+    algorithm: registry.Algorithm,
+    own: Mapping[str, Any],
+    terminates: bool,
+) -> dict[str, Any]:
+    """Of the policy learner, and of the reward learner where there is one. own: the run's."""
+    of_run = {
+        name: own.get(name, getattr(Experiment, name)) for name in ("segment_length", "num_updates")
+    }
+
+    def config(learner: Any, prefix: str) -> Any:
+        named = given(values, learner.Config, prefix)
+        return with_flag(prefix, settings.build, learner.Config, named, of_run, terminates)
+
+    reward_learner = algorithm.reward_learner
+    return {
+        "policy": config(algorithm.policy_learner, ""),
+        "reward_model": config(reward_learner, "reward_") if reward_learner else None,
+    }
 
 
 def _env_names(values: flags.FlagValues) -> list[str]:
