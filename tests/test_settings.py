@@ -226,6 +226,6 @@ def test_defaults_are_allowed_and_every_field_tells_what_it_is(cls: Any) -> None
         assert field.setting.help
         if field.setting.with_terminations is not None:
             cls(**{field.name: field.setting.with_terminations})
-        # What is no number of updates, epochs or steps is a size of an array, or a number of layers.
+        # All but updates, epochs and steps are sizes of arrays, or numbers of layers.
         if field.type is int and not re.search("updates|epochs|length|crop|interval", field.name):
             assert (field.setting.high or MAX_INT) <= MAX_ROWS, field.name

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax._src import distributed  # has the key-value store, which no public module gives
 
 from appo_jax import workers
-from appo_jax.types import InputError
+from appo_jax.types import InputError, first_line
 from experiments.runs.experiment import Execution
 
 _T = TypeVar("_T")
@@ -149,9 +149,8 @@ def check_count(num_processes: int, num_runs: int) -> None:
 def tell_of_end(error: BaseException) -> None:
     """Let the other processes know that this one ends, and why, before they wait in vain."""
     if jax.process_count() > 1:
-        words = (str(error) or type(error).__name__).splitlines()[0]
         with contextlib.suppress(Exception):  # the service is gone: they notice by themselves
-            _client().key_value_set(f"{_ENDED}/{jax.process_index()}", words)
+            _client().key_value_set(f"{_ENDED}/{jax.process_index()}", first_line(error))
 
 
 def _count() -> int:

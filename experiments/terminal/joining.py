@@ -21,7 +21,7 @@ from typing import IO, Any
 import jax
 from absl import flags
 
-from appo_jax.types import InputError
+from appo_jax.types import InputError, first_line
 from experiments.runs import hosts
 from experiments.terminal import cli
 from experiments.terminal.flags import define
@@ -129,7 +129,7 @@ def joined(
             shutdown_timeout_seconds=LEAVE_SECONDS,
         )
     except Exception as error:  # depends on what failed
-        raise InputError(cannot_join(str(error).splitlines()[0])) from error
+        raise InputError(cannot_join(first_line(error))) from error
     _state.sentence = alone
     try:
         yield
