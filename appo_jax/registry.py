@@ -36,10 +36,14 @@ class Algorithm:
 
 
 ALGORITHMS = {
-    "appo": Algorithm("APPO: adversarial policy optimisation on r_hat", appo, reward_model),
-    "mr": Algorithm("Markovian reward: IQL on r_hat", iql, reward_model),
+    "appo": Algorithm(
+        "APPO: adversarial policy optimisation on a learned reward", appo, reward_model
+    ),
+    "mr": Algorithm("Markovian reward: IQL on a learned reward", iql, reward_model),
     "pt": Algorithm(
-        "Preference Transformer: IQL on an r_hat that knows the past", iql, preference_transformer
+        "Preference Transformer: IQL on a learned reward that knows the past",
+        iql,
+        preference_transformer,
     ),
     "dppo": Algorithm(
         "DPPO: imitation of the windows that a predictor of preferences scores highest",

@@ -49,7 +49,8 @@ class Config(Settings):
     )
     crop: int | None = setting(
         None,
-        "least steps of a part of each segment, drawn anew for each update (SURF); None: whole",
+        "least steps of a part of each segment, drawn anew for each update (SURF); whole segments "
+        "if left out",
     )
     scale: Literal["minmax", "raw"] = setting(
         "minmax", "of r_hat: minmax ([0, 1] over the data set) or raw (the members' mean)"

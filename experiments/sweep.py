@@ -50,7 +50,8 @@ def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
     define(values, "launcher", str, where, elsewhere, "local")
     define_settings(values, Resources, elsewhere)
     group = "Execution (changes no number)"
-    define_settings(values, Execution, group)
+    workers = f"{cli.ALL_CORES}; --grid_cpus where a launcher gives grids away"
+    define_settings(values, Execution, group, defaults={"num_workers": workers})
     cache = "keep compiled programs in the user's cache folder (default: true)"
     define(values, "compilation_cache", bool, cache, group, True)
 

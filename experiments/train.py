@@ -73,7 +73,7 @@ def define_flags(values: flags.FlagValues, argv: Sequence[str]) -> None:
     learner, reward_learner = algorithm.policy_learner, algorithm.reward_learner
     _refuse_flags_of_others(name, argv)
     whats = "; ".join(f"{one}: {found.help}" for one, found in registry.ALGORITHMS.items())
-    main = "What to train"
+    main = "What to train (--task, --num_feedback and --seed take several: 0,1)"
     define(values, "task", str, "Meta-World task, e.g. sweep, or several: a,b", main, several=True)
     define(values, "env", str, "instead of a task: an id of Gymnasium, e.g. Hopper-v5", main)
     define(values, "algorithm", str, f"{whats}; or module:name of your own", main, name)
@@ -89,13 +89,19 @@ def define_flags(values: flags.FlagValues, argv: Sequence[str]) -> None:
     data = "Data"
     define(values, "data_dir", Path, "folder of the data sets (default: Minari's)", data)
     define_settings(values, _Request, data, names=("dataset_size", "data_seed"))
-    define_settings(values, Experiment, "Labels and rewards", names=_LABELS)
+    own_defaults = {
+        "reward": reward_controls.own_kind(name),
+        "tie_threshold": ", ".join(
+            f"{family.tie_threshold:g} with --{family.flag}" for family in environment.FAMILIES
+        ),
+    }
+    define_settings(values, Experiment, "Labels and rewards", names=_LABELS, defaults=own_defaults)
     define_settings(values, Experiment, "Evaluation", names=_EVALUATION)
     define_settings(values, learner.Config, f"Policy learner of {name}")
     if reward_learner is not None:
         define_settings(values, reward_learner.Config, f"Reward learner of {name}", "reward_")
     group = "Execution (changes no number)"
-    define_settings(values, Execution, group)
+    define_settings(values, Execution, group, defaults={"num_workers": cli.ALL_CORES})
     cache = "keep compiled programs in the user's cache folder (default: true)"
     define(values, "compilation_cache", bool, cache, group, True)
     joining.define_flags(values)

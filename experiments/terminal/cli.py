@@ -20,6 +20,7 @@ from appo_jax.types import Diverged, InputError, first_line
 from experiments.terminal import signals
 
 GOES_ON = "the same command goes on from what is on disk"
+ALL_CORES = "all cores of this machine"  # of `available_cores`, for a person
 _HELP_COLUMN = 35  # at which a flag's description begins in `--help`
 
 
@@ -103,7 +104,10 @@ def _of_the_machine(error: Exception) -> str | None:
 def parse_flags(values: flags.FlagValues, argv: Sequence[str], about: str = "") -> list[str]:
     """Parse the command line. Raises InputError for a flag that can't be; `--help` exits."""
     if any(word in ("--help", "-help", "-h") for word in argv[1:]):
-        print(f"{about}\n\n{help_text(values)}")
+        try:
+            print(f"{about}\n\n{help_text(values)}", flush=True)
+        except BrokenPipeError:  # `--help | head`; what is left would be written at the end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     try:
         rest = values(argv)

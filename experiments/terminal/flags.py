@@ -6,7 +6,8 @@ is said in the flag's help.
 
 import os
 import re
-from collections.abc import Sequence
+import types
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,12 +100,17 @@ def define_settings(
     prefix: str = "",
     several: Sequence[str] = (),
     names: Sequence[str] | None = None,
+    defaults: Mapping[str, str] = types.MappingProxyType({}),
 ) -> None:
-    """Define a flag for each setting of a class, or for those of `names`; the run's own aside."""
+    """Define a flag for each setting of a class, or for those of `names`; the run's own aside.
+
+    defaults: by field, what a command takes that isn't told, where it isn't the field's own.
+    """
     for field in settings.fields(cls):
         if field.setting.of_run or (names is not None and field.name not in names):
             continue
-        help = f"{field.setting.help}{_default(field)}"
+        default = defaults.get(field.name, _default(field))
+        help = field.setting.help + (f" (default: {default})" if default else "")
         define(values, prefix + field.name, field.type, help, group, None, field.name in several)
 
 
@@ -126,10 +132,9 @@ def decimal_commas(values: flags.FlagValues) -> list[str]:
 def _default(field: settings.Field) -> str:
     if field.default is None:
         return ""
-    default = f" (default: {_word(field.default)}"
     if field.setting.with_terminations is not None:
-        default += f", with --env {_word(field.setting.with_terminations)}"
-    return f"{default})"
+        return f"{_word(field.default)}, with --env {_word(field.setting.with_terminations)}"
+    return _word(field.default)
 
 
 def _word(value: Any) -> str:

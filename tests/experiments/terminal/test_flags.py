@@ -321,6 +321,17 @@ def test_the_home_folder_in_paths_of_all_commands(monkeypatch: pytest.MonkeyPatc
     assert {("evaluate", "output"), ("sweep", "workdir"), ("train", "preferences")} <= set(found)
 
 
+@pytest.mark.parametrize(("algorithm", "reward"), [("appo", "learned"), ("oracle", "true")])
+def test_help_tells_what_is_taken_where_nothing_is_told(algorithm: str, reward: str) -> None:
+    values = flags.FlagValues()
+    train.define_flags(values, ["train", f"--algorithm={algorithm}"])
+    text = " ".join(cli.help_text(values).split())
+    assert "simulator processes (default: all cores of this machine)" in text
+    assert "are a tie (default: 12.5 with --task, 0 with --env)" in text
+    assert f"or zero (default: {reward})" in text
+    assert "(default: )" not in text
+
+
 def _paths(values: flags.FlagValues) -> list[str]:
     """The flags whose help begins by saying that they are a file or a folder."""
     words = r"(a run's |the |JSON )?(Lines )?(file|folder)\b"
