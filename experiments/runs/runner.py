@@ -244,21 +244,9 @@ class _Policies:
         started: float,
     ) -> list[str]:
         """The sentences about runs whose numbers are no longer finite."""
-        metrics, first = self._folder.metrics, self._runs[group.start]
+        metrics = self._folder.metrics
         checkpoints = self._checkpoints(group, slots)
-        work = Work(
-            stage="training",
-            split="train",
-            owners=tuple((number,) for number in group),
-            names=tuple(self._names[number] for number in group),
-            program=program,
-            keys=slots.fill([self._keys[number] for number in group]),
-            data=(slots.fill([self._views[number] for number in group]),),
-            num_updates=first.num_updates,
-            interval=first.eval_interval,
-            chunk_updates=slots.chunk_updates(self._execution.chunk_updates),
-            is_alone=len(self._runs) == 1,
-        )
+        work = self._work(group, slots, program)
         evaluations = Evaluations(
             {number: self._runs[number] for number in group},
             [self._normalisers[number] for number in group],
@@ -293,6 +281,21 @@ class _Policies:
         if loop.running():
             loop.run(evaluations if hosts.is_first() else Nobody())
         return loop.last_words
+
+    def _work(self, group: range, slots: Slots, program: TrainingProgram) -> Work:
+        return Work(
+            stage="training",
+            split="train",
+            owners=tuple((number,) for number in group),
+            names=tuple(self._names[number] for number in group),
+            program=program,
+            keys=slots.fill([self._keys[number] for number in group]),
+            data=(slots.fill([self._views[number] for number in group]),),
+            num_updates=self._runs[0].num_updates,
+            interval=self._runs[0].eval_interval,
+            chunk_updates=slots.chunk_updates(self._execution.chunk_updates),
+            is_alone=len(self._runs) == 1,
+        )
 
     def _drop_rows_behind(self, update: int, group: range, done: set[int], work: Work) -> None:
         """Keep the metrics up to `update`.
