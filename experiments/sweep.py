@@ -64,7 +64,13 @@ def main(values: flags.FlagValues) -> None:
         _dry_run(found, wanted, missing, workdir)
         return
     if missing:
-        raise InputError(_lacking(values, missing))
+        _tell_of_missing(missing)
+        place = values.data_dir or "Minari's folder"
+        lacking = "1 data set isn't" if len(missing) == 1 else f"{len(missing)} data sets aren't"
+        raise InputError(
+            f"--data_dir={place}: {lacking} there, expected LiRE's buffers in a folder <task>-v2, "
+            "or what the commands above make, in hours"
+        )
     output = Path(values.output or workdir / "report")
     if values.compilation_cache:
         cli.use_compilation_cache()
@@ -135,17 +141,9 @@ def _asked(values: flags.FlagValues) -> tuple[Definition, list[Wanted], list[Mis
     return found, [one.carried_out(**execution) for one in wanted], missing
 
 
-def _lacking(values: flags.FlagValues, missing: Sequence[Missing]) -> str:
-    place = values.data_dir or "Minari's folder"
-    lines = [f"  {one.what}: {one.command}" for one in missing]
-    several = f"{len(missing)} data sets aren't" if len(missing) > 1 else "1 data set isn't"
-    return "\n".join(
-        [
-            f"--data_dir={place}: {several} there, expected LiRE's buffers in a folder <task>-v2, "
-            "or what these commands make, in hours:",
-            *lines,
-        ]
-    )
+def _tell_of_missing(missing: Sequence[Missing]) -> None:
+    print(f"missing: {len(missing)} data set{'s' * (len(missing) > 1)}, to be made by:")
+    print("\n".join(f"  {one.what}: {one.command}" for one in missing))
 
 
 def _dry_run(
@@ -168,8 +166,7 @@ def _dry_run(
         "the disk"
     )
     if missing:
-        print(f"missing: {len(missing)} data sets, which these commands make:")
-        print("\n".join(f"  {one.what}: {one.command}" for one in missing))
+        _tell_of_missing(missing)
 
 
 def _room(bytes: int) -> str:
