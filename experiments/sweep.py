@@ -156,7 +156,7 @@ def _dry_run(
     print(f"{len(wanted)} runs in {workdir}, {len(left.finished)} of them finished\n")
     meter, total = cost.Meter(lambda text: print(f"  {text}")), cost.Cost(0.0, 0)
     for number, grid in enumerate(left.grids, 1):
-        print(f"grid {number} of {len(left.grids)}: {grid.told}")
+        print(f"grid {number} of {len(left.grids)}: {grid.title}")
         print("\n".join(f"  {line}" for line in plan.describe(grid)))
         own = cost.of_grid(grid, meter.rates(grid), *machine())
         print(f"  about {duration(own.seconds)}, {_room(own.bytes)}")

@@ -108,7 +108,7 @@ class Loop:
         self._work, self._checkpoints, self._metrics = work, checkpoints, metrics
         self._report, self._came, self._started = report, came, started
         self.states, self.update, self.clock = states, update, clock
-        self.last_words: list[str] = []  # of slots whose numbers are no longer finite
+        self.divergences: list[str] = []  # a sentence for each slot that is no longer finite
 
     def run(self, watcher: Watcher) -> None:
         """Raises Stopped after a signal, when everything is on disk."""
@@ -191,7 +191,7 @@ class Loop:
             f"updates {before + 1:,} to {self.update:,}, expected finite numbers; "
             f"{f'the last checkpoint is of update {good[-1]:,}' if good else 'no checkpoint yet'}"
         )
-        self.last_words.append(text)
+        self.divergences.append(text)
         if not self._work.is_alone:
             self._report(Told(f"{text}; it is stopped, the others go on"))
 

@@ -171,8 +171,8 @@ class _Fit:
         )
         loop = Loop(work, states, update, clock, checkpoints, metrics, self._report, came, started)
         loop.run(Nobody())
-        if loop.last_words and not loop.running():
-            raise Diverged(loop.last_words[-1])
+        if loop.divergences and not loop.running():
+            raise Diverged(loop.divergences[-1])
         self._report(Told(f"{stage}: fitted in {loop.clock.wall_seconds:.0f} s"))
         return loop.states
 

@@ -187,17 +187,17 @@ class _Policies:
         """Raises Stopped after a signal, Diverged when no run is left with finite numbers."""
         size = self._group_size()
         slots, program = self._program_of(size)
-        last_words: list[str] = []
+        divergences: list[str] = []
         for first in range(0, len(self._runs), size):
             group = range(first, min(first + size, len(self._runs)))
             if len(group) < len(self._runs):
                 last = group.stop - 1
                 self._report(Told(f"runs {first} to {last} of {len(self._runs)}"))
-            last_words += self._train_group(group, slots, program, came, started)
+            divergences += self._train_group(group, slots, program, came, started)
             started = time.monotonic()
         stopped = [self._folder.metrics.stopped_at(run) for run in range(len(self._runs))]
-        if last_words and None not in stopped:
-            raise Diverged(last_words[-1])
+        if divergences and None not in stopped:
+            raise Diverged(divergences[-1])
 
     def _program_of(self, size: int) -> tuple[Slots, TrainingProgram]:
         """Of groups of so many runs; one whose memory was measured is compiled already."""
@@ -280,7 +280,7 @@ class _Policies:
         loop = Loop(work, states, update, clock, checkpoints, metrics, self._report, came, started)
         if loop.running():
             loop.run(evaluations if hosts.is_first() else Nobody())
-        return loop.last_words
+        return loop.divergences
 
     def _work(self, group: range, slots: Slots, program: TrainingProgram) -> Work:
         return Work(

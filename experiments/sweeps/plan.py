@@ -44,7 +44,7 @@ class Grid:
         return self.runs[0].algorithm
 
     @property
-    def told(self) -> str:
+    def title(self) -> str:
         """For a person."""
         return f"{self.algorithm}, {len(self.runs)} run{'s' * (len(self.runs) > 1)}"
 
