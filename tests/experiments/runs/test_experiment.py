@@ -60,7 +60,7 @@ def changed(name: str, value: Any) -> Any:
         case bool():
             return not value
         case None:
-            return 3 if name == "crop" else "another"
+            return 3 if name in ("crop", "adversarial_target") else "another"
         case str():
             return OTHER.get(value, value + "x")
         case int():
