@@ -163,7 +163,7 @@ def about_unknown_ending(dataset: Dataset) -> list[str]:
     return [
         f"{ends.sum():,} of {dataset.num_episodes:,} episodes end in a terminal state, and nothing "
         "says what that is worth: learned rewards from 0 to 1 a step make every end a fall, which "
-        "a policy puts off; --ending=goal (rewards from -1 to 0) says that it is the goal, "
+        "a policy puts off; --ending=goal (rewards below 0) says that it is the goal, "
         "--ending=fall that a fall is meant"
     ]
 

@@ -68,7 +68,7 @@ class Experiment(Settings):
     ending: Literal["unknown", "fall", "goal"] = setting(
         "unknown",
         "what an end in a terminal state, which is worth 0, is to the learned rewards: a fall (no "
-        "step is worth less: rewards from 0 up), the goal (none is worth more: from 0 down), or "
+        "step is worth less: rewards from 0 up), the goal (each costs something: below 0), or "
         "unknown (their zero stays where --reward_scale puts it; minmax: a fall)",
     )
     seed: int = setting(0, "of labels, initialisation, batches and evaluation", low=0, high=MAX_INT)

@@ -15,6 +15,7 @@ from appo_jax.keys import Purpose, purpose_key
 from appo_jax.types import InputError
 from experiments.runs.experiment import Experiment
 
+_COST_AT_BEST = 0.15  # of the rewards' range, where ending is the goal; with 0 see measurements.md
 _CONTROLS = ("shuffled", "negated", "zero")
 KINDS = {
     "learned": ("learned", *_CONTROLS, "true"),
@@ -113,11 +114,13 @@ def controlled(kind: str, seed: int, dataset: Dataset, rewards: jax.Array) -> ja
 def with_ending(ending: str, dataset: Dataset, rewards: jax.Array) -> jax.Array:
     """The rewards `[rows]`, moved so that an end, worth 0, is to them what `ending` says.
 
-    "fall": the worst step's is 0; "goal": the best one's; "unknown": they stay as they are.
+    "fall": the worst step's is 0; "goal": the best step costs a little, for with 0 to linger beside
+    the goal would be as good as to reach it; "unknown": they stay as they are.
     """
     if ending == "unknown":
         return rewards
     rows = jnp.asarray(dataset.transition_rows())
     of_rows = rewards[rows]
-    zero = of_rows.min() if ending == "fall" else of_rows.max()
+    low, high = of_rows.min(), of_rows.max()
+    zero = low if ending == "fall" else high + _COST_AT_BEST * (high - low)
     return rewards.at[rows].set(of_rows - zero)
