@@ -99,7 +99,7 @@ def test_episodes_shorter_than_a_segment_are_told(numbered: Make) -> None:
     assert checks.about_segments(dataset, 1) == []
     assert checks.about_segments(dataset, 4) == [
         "2 of 4 episodes, with 4 of 15 transitions, are shorter than a segment of 4 steps: they "
-        "are in no segment and no label; the first is episode 0 with 3 steps"
+        "are in no whole segment and no label; the first is episode 0 with 3 steps"
     ]
 
 
