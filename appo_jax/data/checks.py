@@ -63,8 +63,8 @@ def about_segments(dataset: Dataset, segment_length: int) -> list[str]:
     return [
         f"{short.sum():,} of {dataset.num_episodes:,} episodes, with "
         f"{dataset.lengths[short].sum():,} of {dataset.num_transitions:,} transitions, are shorter "
-        f"than a segment of {segment_length} steps: they are in no whole segment and no label; the first "
-        f"is episode {int(short.argmax())} with {dataset.lengths[short][0]} steps"
+        f"than a segment of {segment_length} steps: they are in no whole segment and no label; the "
+        f"first is episode {int(short.argmax())} with {dataset.lengths[short][0]} steps"
     ]
 
 
