@@ -51,6 +51,9 @@ class Config(Settings):
         "critics compare segments in pairs, as in the paper, not each with r_hat itself",
         with_terminations=False,
     )
+    squared_error: bool = setting(
+        False, "critics pay for the square of their error, as PVO's do, not for its absolute value"
+    )
     critic_learning_rate: float = setting(3e-4, "Adam's, of the critics", above=0)
     value_learning_rate: float = setting(3e-4, "Adam's, of the value network", above=0)
     actor_learning_rate: float = setting(3e-5, "Adam's, of the actor", above=0)
@@ -201,38 +204,41 @@ def adversarial_loss(q_policy: jax.Array, q_data: jax.Array) -> jax.Array:
 
 
 def pair_error(
-    q: jax.Array, next_values: jax.Array, rewards: jax.Array, discounts: jax.Array
+    q: jax.Array,
+    next_values: jax.Array,
+    rewards: jax.Array,
+    discounts: jax.Array,
+    squared: bool = False,
 ) -> jax.Array:
     """E: how far the segments' summed TD errors differ, eq. "practical q loss", second line.
 
     mean over pairs of |sum_l (Q(s_l, a_l) - gamma V(s_{l+1}) - r_hat(s_l, a_l)) of segment 0 minus
-    the same of segment 1|.
+    the same of segment 1|, or, `squared`, of its square.
 
     q, next_values, rewards, discounts: `[pairs, 2, length]`; next_values are V(s_{l+1}).
     Returns a scalar.
     """
-    td_errors = _summed_td_errors(q, next_values, rewards, discounts)
+    td_errors = losses.summed_td_errors(q, next_values, rewards, discounts)
+    if squared:
+        return jnp.mean(jnp.square(td_errors[:, 0] - td_errors[:, 1]))
     return jnp.mean(jnp.abs(td_errors[:, 0] - td_errors[:, 1]))
 
 
 def segment_error(
-    q: jax.Array, next_values: jax.Array, rewards: jax.Array, discounts: jax.Array
+    q: jax.Array,
+    next_values: jax.Array,
+    rewards: jax.Array,
+    discounts: jax.Array,
+    squared: bool = False,
 ) -> jax.Array:
-    """Mean over segments of the same sum's absolute value, for environments that can terminate.
+    """Mean over segments of the same sum's size, for environments that can terminate.
 
     `pair_error` is the same for r_hat + c, and so leaves open whether going on is worth more than
     ending; this takes r_hat at its word. Not in the paper, whose episodes all have one length.
     Arguments as there.
     """
-    return jnp.mean(jnp.abs(_summed_td_errors(q, next_values, rewards, discounts)))
-
-
-def _summed_td_errors(
-    q: jax.Array, next_values: jax.Array, rewards: jax.Array, discounts: jax.Array
-) -> jax.Array:
-    chex.assert_shape(q, (None, 2, None))
-    chex.assert_equal_shape([q, next_values, rewards, discounts])
-    return jnp.sum(q - discounts * next_values - rewards, axis=-1)
+    td_errors = losses.summed_td_errors(q, next_values, rewards, discounts)
+    return jnp.mean(jnp.square(td_errors) if squared else jnp.abs(td_errors))
 
 
 def critic_loss(lam: jax.Array | float, adversarial: jax.Array, error: jax.Array) -> jax.Array:
@@ -298,7 +304,11 @@ def _update_critics(
         q_policy, q_data, q_segments = jnp.split(q, [batch_size, 2 * batch_size])
         adversarial = adversarial_loss(q_policy, q_data)
         error = error_of(
-            q_segments.reshape(pairs.rewards.shape), next_values, pairs.rewards, discounts
+            q_segments.reshape(pairs.rewards.shape),
+            next_values,
+            pairs.rewards,
+            discounts,
+            config.squared_error,
         )
         total = critic_loss(state.swept.lam, adversarial, error)
         metrics = {
