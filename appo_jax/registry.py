@@ -12,6 +12,7 @@ from appo_jax import (
     iql,
     preference_predictor,
     preference_transformer,
+    pvo,
     reward_model,
 )
 from appo_jax.training import PolicyLearner, RewardLearner
@@ -41,6 +42,7 @@ ALGORITHMS = {
     "pt": Algorithm(
         "Preference Transformer: IQL on an r_hat that knows the past", iql, preference_transformer
     ),
+    "pvo": Algorithm("PVO: IQL whose Q differs between segments as r_hat does", pvo, reward_model),
     "dppo": Algorithm(
         "DPPO: imitation of the windows that a predictor of preferences scores highest",
         dppo,
