@@ -32,6 +32,7 @@ from appo_jax.trainable import Trainable
 from appo_jax.types import InputError, Metrics, SegmentPairs, Store, Transitions, View
 
 NUM_CRITICS = 2
+_DUAL_LEARNING_RATE = 3e-4  # Adam's, of lambda's logarithm, as of the temperature's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +54,9 @@ class Config(Settings):
     )
     squared_error: bool = setting(
         False, "critics pay for the square of their error, as PVO's do, not for its absolute value"
+    )
+    adversarial_target: float | None = setting(
+        None, "L_adv that lambda is adapted to, from lam on; lambda stays if left out"
     )
     critic_learning_rate: float = setting(3e-4, "Adam's, of the critics", above=0)
     value_learning_rate: float = setting(3e-4, "Adam's, of the value network", above=0)
@@ -88,7 +92,8 @@ class Batch(struct.PyTreeNode):
 class TrainState(struct.PyTreeNode):
     """All that training carries on, as arrays.
 
-    The critics' parameters have a leading axis of two; `step` counts updates.
+    The critics' parameters have a leading axis of two; `step` counts updates. log_lam_factor: of
+    lambda over `swept.lam`, None where lambda stays.
     """
 
     actor: Trainable
@@ -96,6 +101,7 @@ class TrainState(struct.PyTreeNode):
     target_critic_params: Params
     value: Trainable
     log_temperature: Trainable
+    log_lam_factor: Trainable | None
     key: jax.Array
     step: jax.Array
     swept: Swept
@@ -126,6 +132,9 @@ def init(
         log_temperature=Trainable.create(
             log_temperature, optax.adam(config.temperature_learning_rate)
         ),
+        log_lam_factor=None
+        if config.adversarial_target is None
+        else Trainable.create(jnp.float32(0), optax.adam(_DUAL_LEARNING_RATE)),
         key=state_key,
         step=jnp.int32(0),
         swept=Swept(**swept).on_device(),
@@ -161,6 +170,7 @@ def update_step(config: Config, state: TrainState, batch: Batch) -> tuple[TrainS
 
     (actions, log_probs), actor_vjp = jax.vjp(sample_actions, state.actor.params)
     state, critic_metrics = _update_critics(config, state, batch, actions)  # line 5
+    state, dual_metrics = _update_lam(config, state, critic_metrics["critic/adversarial"])
     state = state.replace(
         target_critic_params=optax.incremental_update(  # line 6
             state.critics.params, state.target_critic_params, state.swept.tau
@@ -172,7 +182,8 @@ def update_step(config: Config, state: TrainState, batch: Batch) -> tuple[TrainS
     )
     state, temperature_metrics = _update_temperature(config, state, log_probs, actions.shape[-1])
     state = state.replace(key=key, step=state.step + 1)
-    return state, critic_metrics | value_metrics | actor_metrics | temperature_metrics
+    metrics = critic_metrics | dual_metrics | value_metrics | actor_metrics | temperature_metrics
+    return state, metrics
 
 
 @functools.partial(jax.jit, static_argnames="config")
@@ -250,6 +261,17 @@ def critic_loss(lam: jax.Array | float, adversarial: jax.Array, error: jax.Array
     return lam * adversarial + error
 
 
+def dual_loss(
+    log_lam_factor: jax.Array, adversarial: jax.Array, target: jax.Array | float
+) -> jax.Array:
+    """Logarithm of lambda times (target - L_adv): lambda rises while L_adv is above its target.
+
+    All scalars; no gradient reaches the second. Not in the paper, where lambda is tuned: as a dual
+    variable of the constraint L_adv <= target, in the form of `temperature_loss`.
+    """
+    return log_lam_factor * jax.lax.stop_gradient(target - adversarial)
+
+
 def value_loss(values: jax.Array, target_q: jax.Array) -> jax.Array:
     """Mean of (V(s) - min_i Q_target_i(s, pi(s)))^2, eq. "practical v loss".
 
@@ -287,6 +309,7 @@ def _update_critics(
     next_observations = pairs.observations[:, :, 1:]
     next_values = forward(_network(config, 1), state.value.params, next_observations)[..., 0]
     discounts = state.swept.discount * (1 - pairs.terminations)
+    lam = _lam(state)
     # One matrix product for the policy's actions, the data's actions and the segments.
     segments = state_action(pairs.observations[:, :, :-1], pairs.actions)
     inputs = jnp.concatenate(
@@ -310,7 +333,7 @@ def _update_critics(
             discounts,
             config.squared_error,
         )
-        total = critic_loss(state.swept.lam, adversarial, error)
+        total = critic_loss(lam, adversarial, error)
         metrics = {
             "critic/loss": total,
             "critic/adversarial": adversarial,
@@ -322,6 +345,22 @@ def _update_critics(
     grads, metrics = jax.vmap(jax.grad(loss, has_aux=True))(state.critics.params)
     critics = state.critics.step(grads, optax.adam(config.critic_learning_rate))
     return state.replace(critics=critics), jax.tree.map(jnp.mean, metrics)
+
+
+def _update_lam(
+    config: Config, state: TrainState, adversarial: jax.Array
+) -> tuple[TrainState, Metrics]:
+    if state.log_lam_factor is None or config.adversarial_target is None:
+        return state, {}
+    grad = jax.grad(dual_loss)(state.log_lam_factor.params, adversarial, config.adversarial_target)
+    factor = state.log_lam_factor.step(grad, optax.adam(_DUAL_LEARNING_RATE))
+    return state.replace(log_lam_factor=factor), {"critic/lam": _lam(state)}
+
+
+def _lam(state: TrainState) -> Any:
+    if state.log_lam_factor is None:
+        return state.swept.lam
+    return state.swept.lam * jnp.exp(state.log_lam_factor.params)
 
 
 def _update_value(

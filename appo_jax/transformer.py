@@ -156,10 +156,7 @@ def sum_of_gradients(
     arrays `[pairs, ...]`, cut into parts on a CPU, whose caches are small.
     """
     num_pairs = len(jax.tree.leaves(batch)[0])
-    at_once = num_pairs
-    if jax.default_backend() == "cpu":
-        divisors = range(1, min(_PAIRS_AT_ONCE, num_pairs) + 1)
-        at_once = max(divisor for divisor in divisors if num_pairs % divisor == 0)
+    at_once = pairs_at_once(num_pairs)
     parts = jax.tree.map(lambda leaf: leaf.reshape(-1, at_once, *leaf.shape[1:]), batch)
     keys = jax.random.split(key, num_pairs // at_once)
 
@@ -188,6 +185,14 @@ def attention(
     )
     scores = jnp.einsum("bqhd,bkhd->bhqk", queries, keys) * queries.shape[-1] ** -0.5
     return jax.nn.softmax(jnp.where(mask, scores, _MASKED)), values
+
+
+def pairs_at_once(num_pairs: int) -> int:
+    """Pairs of each part into which the gradient of a batch is cut."""
+    if jax.default_backend() != "cpu":
+        return num_pairs
+    divisors = range(1, min(_PAIRS_AT_ONCE, num_pairs) + 1)
+    return max(divisor for divisor in divisors if num_pairs % divisor == 0)
 
 
 def rows_at_once() -> int:

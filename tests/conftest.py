@@ -1,5 +1,6 @@
 """Tiny data sets, and the surroundings in which tiny runs are quick."""
 
+import gc
 import os
 import shutil
 import tempfile
@@ -59,6 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Workers inherit both by the environment.
     """
+    gc.set_threshold(50_000, 20, 50)  # a program that is traced is many objects, and they stay
     if "PYTEST_XDIST_WORKER" not in os.environ:
         if config.getoption("markexpr") == "not slow":
             compile_quickly()

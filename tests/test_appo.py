@@ -1,5 +1,6 @@
 """APPO's update: where gradients go, and a chain solved by hand."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from appo_jax import appo, training
 from appo_jax.networks import forward_ensemble, state_action
+from appo_jax.trainable import Trainable
 from appo_jax.types import SegmentPairs, Store, Transitions, View
 
 CONFIG = appo.Config(hidden_layers=2, hidden_dim=8, batch_size=6, num_pairs=3, segment_length=4)
@@ -144,6 +146,28 @@ def test_the_conservative_term_lowers_q_where_the_policy_goes() -> None:
         return float(metrics["critic/adversarial"])
 
     assert last_gap(1.0) < last_gap(0.0) - 0.1
+
+
+@pytest.mark.parametrize(("target", "sign"), [(-1e3, 1), (1e3, -1)])
+def test_lambda_goes_where_the_target_wants_it(target: float, sign: int) -> None:
+    config = dataclasses.replace(CONFIG, adversarial_target=target)
+    fixed, batch = init(), random_batch()
+    one = jnp.float32(0)
+    adam = optax.adam(3e-4)
+    state = fixed.replace(log_lam_factor=Trainable.create(one, adam))
+    state, metrics = appo.update_step(config, state, batch)
+    # Adam's first step is its rate, whatever the gradient. The update still has the old lambda.
+    assert state.log_lam_factor.params == pytest.approx(sign * 3e-4, rel=1e-5)
+    assert metrics["critic/lam"] == pytest.approx(0.03)
+    _, metrics = appo.update_step(config, state, batch)
+    assert metrics["critic/lam"] == pytest.approx(0.03 * np.exp(sign * 3e-4), rel=1e-6)
+    expected, _ = appo.update_step(CONFIG, fixed, batch)
+    np.testing.assert_allclose(
+        jax.tree.leaves(state.critics.params)[0],
+        jax.tree.leaves(expected.critics.params)[0],
+        rtol=1e-6,
+    )
+    assert state.swept.lam == expected.swept.lam
 
 
 def test_a_two_state_chain_solved_by_hand() -> None:

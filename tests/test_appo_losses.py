@@ -109,6 +109,12 @@ def test_temperature_rises_where_entropy_is_below_its_target(log_prob: float, ri
     assert not to_log_probs.any()
 
 
+def test_lambda_rises_while_the_adversarial_loss_is_above_its_target() -> None:
+    # Descent moves against the gradient, target minus L_adv: 0.1 - 0.3.
+    gradients = jax.grad(appo.dual_loss, argnums=(0, 1))(jnp.float32(0), jnp.float32(0.3), 0.1)
+    assert gradients == (pytest.approx(-0.2), 0)
+
+
 def test_shapes_that_would_broadcast_raise() -> None:
     one, three = jnp.zeros(1), jnp.zeros(3)
     with pytest.raises(AssertionError):

@@ -9,6 +9,7 @@ from tests.helpers.pages import FULL_SIZE, ROOT, blocks, carry_out
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 PAGES = [*TUTORIALS, ROOT / "docs" / "adding_other_parts.md"]
 each_page = pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+LONG = {"reproduce_a_row"}  # of commands that other tests call with the same flags
 
 
 @pytest.fixture
@@ -24,7 +25,13 @@ def all_but_full_size(page: Path) -> list[str]:
 
 
 @pytest.mark.usefixtures("folder")
-@each_page
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.stem, marks=[pytest.mark.slow] * (page.stem in LONG))
+        for page in PAGES
+    ],
+)
 def test_in_this_process(page: Path) -> None:
     assert carry_out(page) == all_but_full_size(page)
 

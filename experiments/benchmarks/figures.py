@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import math
 import resource
 import statistics
 import subprocess
@@ -14,10 +15,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from appo_jax import appo, iql, registry, training
+from appo_jax import appo, iql, preference_transformer, registry, training, transformer
 from appo_jax.types import Store, View
 from experiments.benchmarks.workloads import (
     CONFIG,
+    NUM_LABELS,
+    Product,
     Workload,
     interleave,
     jax_workload,
@@ -25,14 +28,18 @@ from experiments.benchmarks.workloads import (
     matrix_products,
     product_workload,
     random_store,
+    relabel_workload,
+    reward_workload,
     runs_of,
     torch_appo_workload,
     torch_iql_workload,
+    transformer_products,
 )
 
 Row = dict[str, Any]
 
 SMALL, LARGE = 100_000, 2_400_000  # transitions; the paper's largest set has the latter
+RELABELLED = 300_000  # transitions; most of the paper's sets have as many
 PAPER_RUNS, PAPER_UPDATES = 80, 250_000  # eight tasks, two numbers of labels, five seeds
 
 
@@ -75,6 +82,40 @@ def learners_figure(rounds: int, num_updates: int) -> list[Row]:
     return rows
 
 
+def transformer_figure(rounds: int, num_updates: int) -> list[Row]:
+    """An update of Preference Transformer's reward model against its matrix products alone."""
+    learner, each = preference_transformer, max(1, num_updates // 50)
+    config = learner.Config()
+    updates = learner.num_updates(config, NUM_LABELS) // config.num_epochs
+    pairs = (NUM_LABELS - int(config.held_out * NUM_LABELS)) // updates
+    at_once = transformer.pairs_at_once(pairs)
+    products, parts = transformer_products(at_once), pairs // at_once
+    workloads = {
+        "pt's reward model": reward_workload(*random_store(SMALL), each, learner),
+        "its products": product_workload(products, each * parts, 1),
+    }
+    rows = _rows("transformer", interleave(workloads, rounds), dict.fromkeys(workloads, each))
+    for row in rows:
+        row["gflop_per_second"] = parts * flop(products) / row["median"] / 1e6
+    rows[0]["fraction_of_products"] = rows[1]["median"] / rows[0]["median"]
+    return rows
+
+
+def relabel_figure(rounds: int, _: int) -> list[Row]:
+    """Seconds in which each reward learner gives 300,000 transitions their rewards."""
+    store, view = random_store(RELABELLED)
+    learners: dict[Any, str] = {}
+    for name, found in registry.ALGORITHMS.items():
+        if found.reward_learner:
+            learners.setdefault(found.reward_learner, name)
+    workloads = {name: relabel_workload(store, view, learner) for learner, name in learners.items()}
+    seconds = interleave(workloads, min(rounds, 3))
+    return [
+        {"figure": "relabel", "name": name, "unit": "s"} | spread(found)
+        for name, found in seconds.items()
+    ]
+
+
 def runs_figure(rounds: int, num_updates: int, counts: Sequence[int] = (1, 5, 20)) -> list[Row]:
     """Many runs in one program against as many matrix products alone; ms per run and update."""
     store, view = random_store(SMALL)
@@ -83,16 +124,20 @@ def runs_figure(rounds: int, num_updates: int, counts: Sequence[int] = (1, 5, 20
     for count in counts:
         each = max(1, num_updates // count)
         workloads[f"{count} runs"] = jax_workload(store, view, each, count)
-        workloads[f"{count} x products"] = product_workload(each, count)
+        workloads[f"{count} x products"] = product_workload(matrix_products(), each, count)
         updates |= {f"{count} runs": each * count, f"{count} x products": each * count}
     rows = _rows("runs", interleave(workloads, rounds), updates)
-    flop = sum(2 * m * k * n for m, k, n in matrix_products())
     for row in rows:
         row["updates_per_second"] = 1e3 / row["median"]
-        row["gflop_per_second"] = flop / row["median"] / 1e6
+        row["gflop_per_second"] = flop(matrix_products()) / row["median"] / 1e6
     for ours, products in zip(rows[::2], rows[1::2], strict=True):
         ours["fraction_of_products"] = products["median"] / ours["median"]
     return rows
+
+
+def flop(products: Sequence[Product]) -> int:
+    """Multiplications and additions."""
+    return sum(2 * math.prod(product) for product in products)
 
 
 def size_figure(rounds: int, num_updates: int) -> list[Row]:
@@ -244,6 +289,8 @@ ON_ANY_DEVICE: dict[str, Figure] = {
     "compile": compile_figure,
     "memory": memory_figure,
     "learners": learners_figure,
+    "transformer": transformer_figure,
+    "relabel": relabel_figure,
 }
 ON_A_GPU: dict[str, Figure] = {
     "runs": functools.partial(runs_figure, counts=(1, 2, 5, 10, 20, 40, 80)),

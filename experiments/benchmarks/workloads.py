@@ -5,21 +5,21 @@ A workload is a function without arguments that does a fixed amount of work and 
 
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from appo_jax import appo, iql, training
+from appo_jax import appo, iql, preference_transformer, training
 from appo_jax.data import dataset
-from appo_jax.training import PolicyLearner
+from appo_jax.training import PolicyLearner, RewardLearner
 from appo_jax.types import LabelledPairs, Store, View
 from experiments.terminal.cli import available_cores
 
 Workload = Callable[[], None]
-Product = tuple[int, int, int]  # [m, k] times [k, n]
+Product = tuple[int, ...]  # m, k, n of [m, k] times [k, n], after the axes of a batch of these
 
 OBSERVATION_DIM, ACTION_DIM = 39, 4  # Meta-World's
 EPISODE_LENGTH = 500
@@ -70,9 +70,39 @@ def matrix_products() -> list[Product]:
     ]
 
 
-def product_workload(num_updates: int, num_runs: int) -> Workload:
-    """A call makes the matrix products of so many updates of so many runs, and nothing else."""
-    shapes = matrix_products()
+def transformer_products(num_pairs: int) -> list[Product]:
+    """The matrix products of the gradient of a part of a batch of Preference Transformer.
+
+    Each forward product has two in the gradient, of its left and of its right side, but for the
+    embeddings, before which nothing learns.
+    """
+    config = preference_transformer.Config()
+    width, heads, length = config.width, config.num_heads, config.segment_length
+    windows = 2 * num_pairs
+    steps, tokens = windows * length, windows * 2 * length
+    embeddings = [(steps, ACTION_DIM, width), (steps, OBSERVATION_DIM, width)]
+    forward = [
+        (steps, width, width),  # the layer's queries, of the observations' tokens alone
+        (tokens, width, width),  # keys
+        (tokens, width, width),  # values
+        (windows * heads, length, config.head_dim, 2 * length),
+        (windows * heads, length, 2 * length, config.head_dim),
+        (steps, width, width),
+        (steps, width, 4 * width),
+        (steps, 4 * width, width),
+        (steps, width, 1),  # rewards
+        (steps, width, width),  # queries and keys of the preference attention
+        (steps, width, width),
+        (windows, length, width, length),
+        (windows, length, length, 1),
+    ]
+    left = [(*batch, m, n, k) for *batch, m, k, n in forward]
+    right = [(*batch, k, m, n) for *batch, m, k, n in [*embeddings, *forward]]
+    return [*embeddings, *forward, *left, *right]
+
+
+def product_workload(shapes: Sequence[Product], num_updates: int, num_runs: int) -> Workload:
+    """A call makes these matrix products of so many updates of so many runs, and nothing else."""
     batch_runs = training.choose_batch_runs()
 
     @jax.jit
@@ -84,7 +114,7 @@ def product_workload(num_updates: int, num_runs: int) -> Workload:
                     [a @ b for a, b in zip(left, right, strict=True)]
                 )
                 return [
-                    a.at[0, 0].add(1e-30 * product[0, 0])
+                    a.at[..., 0, 0].add(1e-30 * product[..., 0, 0])
                     for a, product in zip(left, out, strict=True)
                 ]
 
@@ -96,11 +126,13 @@ def product_workload(num_updates: int, num_runs: int) -> Workload:
 
     def matrices(places: tuple[int, int]) -> list[jax.Array]:
         return [
-            jnp.asarray(draw.standard_normal((num_runs, *(s[p] for p in places)), np.float32))
+            jnp.asarray(
+                draw.standard_normal((num_runs, *s[:-3], *(s[p] for p in places)), np.float32)
+            )
             for s in shapes
         ]
 
-    left, right = matrices((0, 1)), matrices((1, 2))
+    left, right = matrices((-3, -2)), matrices((-2, -1))
 
     def work() -> None:
         jax.block_until_ready(run(left, right))
@@ -125,13 +157,18 @@ def random_store(num_transitions: int) -> tuple[Store, View]:
         metadata={},
     )
     store, view = dataset.to_device(data, CONFIG.segment_length)
-    pairs = LabelledPairs(
+    store, (view,) = dataset.with_pairs(store, [view], [labels_of(store)])
+    return store, view
+
+
+def labels_of(store: Store) -> LabelledPairs:
+    """Labels drawn without a look at what they label."""
+    draw = np.random.default_rng(1)
+    return LabelledPairs(
         rows=jnp.asarray(draw.choice(store.segment_rows, (NUM_LABELS, 2))),
         labels=jnp.asarray(draw.integers(0, 2, NUM_LABELS), jnp.float32),
         length=CONFIG.segment_length,
     )
-    store, (view,) = dataset.with_pairs(store, [view], [pairs])
-    return store, view
 
 
 def runs_of(
@@ -178,6 +215,35 @@ def jax_workload(
             learner, config, num_updates, states, keys, store, (views,), batch_runs
         )
         jax.block_until_ready((states, metrics))
+
+    return work
+
+
+def reward_workload(store: Store, view: View, num_updates: int, learner: RewardLearner) -> Workload:
+    """A call makes `num_updates` updates of a reward learner on labels of noise."""
+    config, key = learner.Config(), jax.random.key(1)
+    pairs = labels_of(store)
+    state = learner.init(config, key, OBSERVATION_DIM, ACTION_DIM, NUM_LABELS)
+
+    def work() -> None:
+        nonlocal state
+        state, metrics = training.train(
+            learner, config, num_updates, state, key, store, view, pairs
+        )
+        jax.block_until_ready((state, metrics))
+
+    return work
+
+
+def relabel_workload(store: Store, view: View, learner: RewardLearner) -> Workload:
+    """A call makes the rewards of all rows of the store, by a fresh reward model."""
+    config = learner.Config()
+    state = learner.init(config, jax.random.key(1), OBSERVATION_DIM, ACTION_DIM, NUM_LABELS)
+    states, views = training.stack_runs([state]), training.stack_runs([view])
+    num_rows = len(store.actions)
+
+    def work() -> None:
+        jax.block_until_ready(training.relabel(learner, config, states, store, views, num_rows))
 
     return work
 

@@ -23,5 +23,11 @@ def keep_compiled(folder: Path) -> None:
 
 
 def compile_quickly(quickly: bool = True) -> None:
-    """Compile in half the time to slower code, which may round otherwise in the last bit."""
-    _set(jax_disable_most_optimizations=quickly)
+    """Compile in half the time to slower code, which may round otherwise in the last bit.
+
+    Its operations don't know the lines that they come from.
+    """
+    _set(
+        jax_disable_most_optimizations=quickly,
+        jax_traceback_in_locations_limit=0 if quickly else 10,
+    )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from appo_jax import appo
+from appo_jax import appo, preference_predictor, preference_transformer, reward_model
 from experiments.benchmarks import figures, workloads
 
 SMALL_CONFIG = appo.Config(hidden_layers=1, hidden_dim=8, batch_size=4, num_pairs=2)
@@ -21,6 +21,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workloads, "PAUSE", 0)
 
 
+@pytest.mark.slow  # tests/experiments/test_benchmark.py measures one for real
 @pytest.mark.usefixtures("small")
 def test_two_runs_are_measured() -> None:
     rows = figures.runs_figure(1, 4, counts=(2,))
@@ -43,7 +44,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, list[float]]],
     def use(seconds: dict[str, list[float]]) -> list[tuple]:
         asked: list[tuple] = []
         monkeypatch.setattr(figures, "random_store", lambda size: (f"{size} rows", "view"))
-        for kind in ("jax", "product"):
+        for kind in ("jax", "product", "reward", "relabel"):
             monkeypatch.setattr(
                 figures,
                 f"{kind}_workload",
@@ -70,9 +71,9 @@ def test_many_runs_by_hand(timed: Callable[[dict[str, list[float]]], list[tuple]
     store = (f"{figures.SMALL} rows", "view")
     assert asked == [
         ("jax", *store, 100, 1),
-        ("product", 100, 1),
+        ("product", workloads.matrix_products(), 100, 1),
         ("jax", *store, 25, 4),
-        ("product", 25, 4),
+        ("product", workloads.matrix_products(), 25, 4),
     ]
     one, one_product, four, four_product = rows
     assert [row["name"] for row in rows] == list(seconds)
@@ -81,11 +82,43 @@ def test_many_runs_by_hand(timed: Callable[[dict[str, list[float]]], list[tuple]
     # Round by round: 1 / 2, 1.2 / 2.2 and 1.1 / 2.4; the middle one.
     assert four["first_over_this"] == pytest.approx(0.5)
     assert one["updates_per_second"] == pytest.approx(1000 / 11)
-    gflop = sum(2e-9 * m * k * n for m, k, n in workloads.matrix_products())
+    gflop = figures.flop(workloads.matrix_products()) / 1e9
     assert one["gflop_per_second"] == pytest.approx(gflop / 0.011)
     assert one["fraction_of_products"] == pytest.approx(5 / 11)
     assert four["fraction_of_products"] == pytest.approx(10 / 22)
     assert "fraction_of_products" not in one_product | four_product
+
+
+def test_a_transformer_by_hand(timed: Callable[[dict[str, list[float]]], list[tuple]]) -> None:
+    names = ("pt's reward model", "its products")
+    asked = timed({names[0]: [2.0, 2.2, 2.4], names[1]: [1.1, 1.0, 1.2]})
+    ours, products = figures.transformer_figure(3, 100)
+    assert [row["name"] for row in (ours, products)] == list(names)
+    # Two updates of the 225 pairs of a batch, of which a CPU takes 15 at once.
+    part = workloads.transformer_products(15)
+    assert asked == [
+        ("reward", f"{figures.SMALL} rows", "view", 2, preference_transformer),
+        ("product", part, 30, 1),
+    ]
+    assert ours["median"] == pytest.approx(1100)  # ms
+    assert ours["fraction_of_products"] == pytest.approx(0.5)
+    assert ours["gflop_per_second"] == pytest.approx(15 * figures.flop(part) / 1.1e9)
+
+
+def test_every_reward_learner_relabels(
+    timed: Callable[[dict[str, list[float]]], list[tuple]],
+) -> None:
+    asked = timed(collections.defaultdict(lambda: [3.0, 2.0, 4.0]))
+    rows = figures.relabel_figure(3, 100)
+    assert [(row["name"], row["median"]) for row in rows] == [("appo", 3), ("pt", 3), ("dppo", 3)]
+    assert asked == [
+        ("relabel", f"{figures.RELABELLED} rows", "view", learner)
+        for learner in (reward_model, preference_transformer, preference_predictor)
+    ]
+
+
+def test_flop_by_hand() -> None:
+    assert figures.flop([(2, 3, 4), (5, 2, 3, 4)]) == 6 * 2 * 3 * 4 * 2
 
 
 def test_both_sizes_are_timed(timed: Callable[[dict[str, list[float]]], list[tuple]]) -> None:

@@ -1,5 +1,10 @@
 """Workloads take turns, and the products that are timed are those of an update."""
 
+import math
+
+import jax
+
+from appo_jax import preference_transformer
 from experiments.benchmarks import workloads
 
 
@@ -32,3 +37,16 @@ def test_the_products_of_an_update_are_those_of_the_program() -> None:
     store, view = workloads.random_store(1000)
     counted = workloads.lower_chunk(store, view, 1, 1).cost_analysis()["flops"]
     assert 3.127e9 < counted < 1.1 * 3.127e9
+
+
+def test_the_products_of_a_transformers_gradient_are_those_of_the_program() -> None:
+    num_pairs = 2
+    config = preference_transformer.Config(held_out=0.0, batch_size=num_pairs)
+    store, view = workloads.random_store(1000)
+    pairs = jax.tree.map(lambda leaf: leaf[:num_pairs], workloads.labels_of(store))
+    dims = workloads.OBSERVATION_DIM, workloads.ACTION_DIM
+    state = preference_transformer.init(config, jax.random.key(0), *dims, num_pairs)
+    batch = preference_transformer.sample(config, jax.random.key(0), state.step, store, view, pairs)
+    update = preference_transformer.update_step.lower(config, state, batch)
+    of_products = sum(2 * math.prod(one) for one in workloads.transformer_products(num_pairs))
+    assert of_products < update.cost_analysis()["flops"] < 1.1 * of_products
