@@ -202,6 +202,15 @@ def step_discounts(config: Config, state: TrainState, terminations: jax.Array) -
     return state.swept.discount * (1 - ends)
 
 
+def adam(
+    rate: float, schedule: Literal["cosine", "constant"], num_updates: int
+) -> optax.GradientTransformation:
+    """Adam, its rate constant or falling to 0 over the whole run along a cosine."""
+    if schedule == "constant":
+        return optax.adam(rate)
+    return optax.adam(optax.cosine_decay_schedule(rate, num_updates))
+
+
 def td_target(
     rewards: jax.Array, next_values: jax.Array, discounts: jax.Array | float
 ) -> jax.Array:
@@ -275,10 +284,7 @@ def _mean(config: Config, params: Params, observations: jax.Array) -> jax.Array:
 
 
 def _actor_optimiser(config: Config) -> optax.GradientTransformation:
-    if config.actor_schedule == "constant":
-        return optax.adam(config.actor_learning_rate)
-    schedule = optax.cosine_decay_schedule(config.actor_learning_rate, config.num_updates)
-    return optax.adam(schedule)
+    return adam(config.actor_learning_rate, config.actor_schedule, config.num_updates)
 
 
 def _network(config: Config, output_dim: int) -> MLP:

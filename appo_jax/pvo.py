@@ -15,6 +15,7 @@ gamma, or 0 where the step reached a terminal state), tau `expectile`, beta `tem
 
 import dataclasses
 import functools
+from typing import Any, Literal
 
 import chex
 import jax
@@ -24,13 +25,15 @@ from flax import struct
 
 from appo_jax import iql, losses
 from appo_jax.data import sampling
-from appo_jax.iql import Swept, TrainState, act, horizon, init
 from appo_jax.networks import Params, state_action
 from appo_jax.settings import MAX_ROWS, setting
+from appo_jax.trainable import Trainable
 from appo_jax.types import Metrics, SegmentPairs, Store, Transitions, View
 
-__all__ = ["Batch", "Config", "Swept", "TrainState", "act", "horizon", "init", "sample"]
-__all__ += ["alignment_loss", "segment_loss", "update_step"]
+# The networks and the numbers are IQL's.
+Swept = iql.Swept
+TrainState = iql.TrainState
+act = iql.act
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +47,9 @@ class Config(iql.Config):
         "critics compare segments in pairs, as in the paper, not each with r_hat itself",
         with_terminations=False,
     )
+    critic_schedule: Literal["constant", "cosine"] = setting(
+        "constant", "of the critics' rate: constant or cosine (to 0 over the whole run)"
+    )
 
 
 class Batch(struct.PyTreeNode):
@@ -51,6 +57,22 @@ class Batch(struct.PyTreeNode):
 
     transitions: Transitions
     segment_pairs: SegmentPairs
+
+
+def horizon(config: Config) -> int | None:
+    """The updates over which a rate falls to 0, None where all are constant."""
+    return config.num_updates if config.critic_schedule == "cosine" else iql.horizon(config)
+
+
+def init(
+    config: Config, key: jax.Array, observation_dim: int, action_dim: int, **swept: Any
+) -> TrainState:
+    """A fresh state, IQL's.
+
+    key: a typed PRNG key. swept: fields of `Swept` by name, numbers or (also traced) arrays.
+    """
+    state = iql.init(config, key, observation_dim, action_dim, **swept)
+    return state.replace(critics=Trainable.create(state.critics.params, _critic_optimiser(config)))
 
 
 def sample(config: Config, key: jax.Array, step: jax.Array, store: Store, view: View) -> Batch:
@@ -117,5 +139,9 @@ def _update_critics(
         return jnp.mean(of_each), jnp.mean(q)
 
     (loss_value, q_mean), grads = jax.value_and_grad(loss, has_aux=True)(state.critics.params)
-    critics = state.critics.step(grads, optax.adam(config.critic_learning_rate))
+    critics = state.critics.step(grads, _critic_optimiser(config))
     return state.replace(critics=critics), {"critic/loss": loss_value, "critic/q_mean": q_mean}
+
+
+def _critic_optimiser(config: Config) -> optax.GradientTransformation:
+    return iql.adam(config.critic_learning_rate, config.critic_schedule, config.num_updates)

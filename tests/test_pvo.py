@@ -29,6 +29,14 @@ OBSERVATION_DIM, ACTION_DIM = 3, 2
 CONFIG = pvo.Config(
     hidden_layers=1, hidden_dim=5, batch_size=6, num_pairs=3, segment_length=4, num_updates=10
 )
+# Of each setting another value: a config more is a program more to compile.
+OTHER = dataclasses.replace(
+    CONFIG,
+    pairwise_error=False,
+    follow_terminations=True,
+    critic_schedule="cosine",
+    num_updates=1,
+)
 SWEPT = {"expectile": 0.8, "temperature": 2.0, "discount": 0.9, "tau": 0.25}
 
 
@@ -93,10 +101,30 @@ def test_shapes_that_would_broadcast_raise() -> None:
 
 
 def test_all_but_the_critics_loss_is_iqls() -> None:
-    names = {field.name: field.default for field in dataclasses.fields(iql.Config)}
-    own = {field.name: field.default for field in dataclasses.fields(pvo.Config)}
-    assert own == names | {"num_pairs": 16, "segment_length": 25, "pairwise_error": True}
-    assert vars(pvo.Swept()) == vars(iql.Swept())
+    theirs = {field.name: field.default for field in dataclasses.fields(iql.Config)}
+    ours = {field.name: field.default for field in dataclasses.fields(pvo.Config)}
+    assert {name: ours[name] for name in theirs} == theirs
+    assert pvo.Swept is iql.Swept
+
+
+def test_a_cosine_takes_the_critics_rate_to_0_over_the_run() -> None:
+    states = [make_state(OTHER)]
+    for _ in range(2):
+        states.append(pvo.update_step(OTHER, states[-1], make_batch())[0])
+    first, second, third = (jax.tree.leaves(state.critics.params) for state in states)
+    assert any((one != two).any() for one, two in zip(first, second, strict=True))
+    assert all((two == three).all() for two, three in zip(second, third, strict=True))
+
+
+def test_a_horizon_is_told_where_there_is_one() -> None:
+    for actor, critic, expected in (
+        ("cosine", "cosine", 7),
+        ("cosine", "constant", 7),
+        ("constant", "cosine", 7),
+        ("constant", "constant", None),
+    ):
+        config = pvo.Config(num_updates=7, actor_schedule=actor, critic_schedule=critic)
+        assert pvo.horizon(config) == expected
 
 
 # A whole update.
@@ -210,11 +238,8 @@ def slopes(loss: Callable[..., float], params: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize("own_errors", [False, True])
-def test_an_update_by_its_formulas(own_errors: bool) -> None:
-    config = dataclasses.replace(
-        CONFIG, pairwise_error=not own_errors, follow_terminations=own_errors
-    )
+@pytest.mark.parametrize("config", [CONFIG, OTHER], ids=["pairs", "segments"])
+def test_an_update_by_its_formulas(config: pvo.Config) -> None:
     before, batch = make_state(config), make_batch()
     after, metrics = pvo.update_step(config, before, batch)
     state, arrays = jax.tree.map(
