@@ -141,6 +141,7 @@ def update_step(
     Returns the new state and scalar metrics. Raises AssertionError (chex) for arrays whose shapes
     don't fit together.
     """
+    chex.assert_rank([batch.observations, batch.actions], 2)
     chex.assert_equal_shape([batch.observations, batch.next_observations])
     chex.assert_equal_shape([batch.actions[:, 0], batch.rewards, batch.terminations])
     return update_with(functools.partial(_update_critics, config, batch), config, state, batch)
@@ -157,7 +158,6 @@ def update_with(
     update_critics: from the state and the parameters of the V that critics read, to the state after
     their step and its metrics.
     """
-    chex.assert_rank([batch.observations, batch.actions], 2)
     before = state.value.params
     inputs = state_action(batch.observations, batch.actions)
     target_q = jnp.min(q_values(config, state.target_critic_params, inputs), axis=0)

@@ -93,6 +93,7 @@ def update_step(config: Config, state: TrainState, batch: Batch) -> tuple[TrainS
     Returns the new state and scalar metrics. Raises AssertionError (chex) for arrays whose shapes
     don't fit together.
     """
+    chex.assert_rank([batch.transitions.observations, batch.transitions.actions], 2)
     update_critics = functools.partial(_update_critics, config, batch.segment_pairs)
     return iql.update_with(update_critics, config, state, batch.transitions)
 

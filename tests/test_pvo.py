@@ -98,6 +98,9 @@ def test_shapes_that_would_broadcast_raise() -> None:
     ):
         with pytest.raises(AssertionError):
             pvo.update_step(CONFIG, make_state(CONFIG), batch.replace(segment_pairs=broken))
+    flat = batch.transitions.replace(actions=batch.transitions.actions[:, 0])
+    with pytest.raises(AssertionError):
+        pvo.update_step(CONFIG, make_state(CONFIG), batch.replace(transitions=flat))
 
 
 def test_all_but_the_critics_loss_is_iqls() -> None:
