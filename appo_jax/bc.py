@@ -20,7 +20,7 @@ from flax import struct
 
 from appo_jax.data import sampling
 from appo_jax.networks import MLP, Params, forward
-from appo_jax.settings import Settings, SweptSettings, setting
+from appo_jax.settings import MAX_LAYERS, MAX_ROWS, MAX_UNITS, Settings, SweptSettings, setting
 from appo_jax.trainable import Trainable
 from appo_jax.types import Metrics, Store, Transitions, View
 
@@ -32,9 +32,9 @@ class Config(Settings):
     data: Literal["preferred", "all"] = setting(
         "preferred", "what is cloned: preferred (segments that labels prefer) or all (transitions)"
     )
-    hidden_layers: int = setting(2, "hidden layers of the actor (ReLU)")
-    hidden_dim: int = setting(256, "units of each hidden layer")
-    batch_size: int = setting(256, "transitions of one update")
+    hidden_layers: int = setting(2, "hidden layers of the actor (ReLU)", high=MAX_LAYERS)
+    hidden_dim: int = setting(256, "units of each hidden layer", high=MAX_UNITS)
+    batch_size: int = setting(256, "transitions of one update", high=MAX_ROWS)
     segment_length: int = setting(25, "steps of a segment", of_run=True)
 
 

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from appo_jax.types import InputError
+from appo_jax.types import InputError, first_line
 
 FORMAT_VERSION = 2
 _DELETED = ".deleted"  # where a checkpoint goes before its files do
@@ -74,7 +74,7 @@ def save(folder: Path, update: int, arrays: Any, metadata: Mapping[str, Any]) ->
             )
     except Exception as error:  # what can't be written makes Orbax raise anything
         raise OSError(
-            f"{folder}/{update}: the checkpoint can't be written ({_first_line(error)}), expected "
+            f"{folder}/{update}: the checkpoint can't be written ({first_line(error)}), expected "
             "room on the disk and the right to write; the earlier ones are whole"
         ) from error
     if not written:
@@ -147,10 +147,6 @@ def set_aside(folder: Path, update: int) -> Path:
     target = folder.with_name(f"{folder.name}-damaged") / f"{update}-{time.time_ns()}"
     target.parent.mkdir(exist_ok=True)
     return (folder / str(update)).rename(target)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def _restore_item(

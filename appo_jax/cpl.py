@@ -28,7 +28,7 @@ from flax import struct
 
 from appo_jax.data import sampling
 from appo_jax.networks import MLP, Params, forward
-from appo_jax.settings import Settings, SweptSettings, setting
+from appo_jax.settings import MAX_LAYERS, MAX_ROWS, MAX_UNITS, Settings, SweptSettings, setting
 from appo_jax.trainable import Trainable
 from appo_jax.types import Metrics, SegmentPairs, Store, View
 
@@ -37,10 +37,10 @@ from appo_jax.types import Metrics, SegmentPairs, Store, View
 class Config(Settings):
     """What shapes the program. Defaults are the authors'."""
 
-    hidden_layers: int = setting(2, "hidden layers of the actor (ReLU)")
-    hidden_dim: int = setting(512, "units of each hidden layer")
+    hidden_layers: int = setting(2, "hidden layers of the actor (ReLU)", high=MAX_LAYERS)
+    hidden_dim: int = setting(512, "units of each hidden layer", high=MAX_UNITS)
     dropout: float = setting(0.25, "share of hidden units that training drops", low=0, high=0.99)
-    num_pairs: int = setting(96, "labelled pairs of one update")
+    num_pairs: int = setting(96, "labelled pairs of one update", high=MAX_ROWS)
     segment_length: int = setting(25, "steps of a segment", of_run=True)
     num_updates: int = setting(250_000, "updates of the whole run", of_run=True)
     cloning_share: float = setting(

@@ -23,7 +23,7 @@ from flax import struct
 
 from appo_jax.data import sampling
 from appo_jax.networks import MLP, Params, forward
-from appo_jax.settings import Settings, SweptSettings, setting
+from appo_jax.settings import MAX_LAYERS, MAX_ROWS, MAX_UNITS, Settings, SweptSettings, setting
 from appo_jax.trainable import Trainable
 from appo_jax.types import Metrics, Store, View
 
@@ -32,9 +32,11 @@ from appo_jax.types import Metrics, Store, View
 class Config(Settings):
     """What shapes the program. Defaults are those of DPPO's code."""
 
-    hidden_layers: int = setting(2, "hidden layers of the policy (ReLU)")
-    hidden_dim: int = setting(256, "units of each hidden layer")
-    batch_size: int = setting(256, "windows of one update, compared in all pairs", low=2)
+    hidden_layers: int = setting(2, "hidden layers of the policy (ReLU)", high=MAX_LAYERS)
+    hidden_dim: int = setting(256, "units of each hidden layer", high=MAX_UNITS)
+    batch_size: int = setting(
+        256, "windows of one update, compared in all pairs", low=2, high=MAX_ROWS
+    )
     segment_length: int = setting(25, "steps of a window", of_run=True)
     learning_rate: float = setting(3e-4, "Adam's", above=0)
 

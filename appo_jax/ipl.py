@@ -27,7 +27,7 @@ from appo_jax import losses
 from appo_jax.actors import gaussian_log_prob
 from appo_jax.data import sampling
 from appo_jax.networks import MLP, Params, forward, forward_ensemble, state_action
-from appo_jax.settings import Settings, SweptSettings, setting
+from appo_jax.settings import MAX_LAYERS, MAX_ROWS, MAX_UNITS, Settings, SweptSettings, setting
 from appo_jax.trainable import Trainable
 from appo_jax.types import InputError, Metrics, SegmentPairs, Store, Transitions, View
 
@@ -39,15 +39,20 @@ _LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
 class Config(Settings):
     """What shapes the program. Defaults are the authors' for Meta-World, and a replay batch."""
 
-    hidden_layers: int = setting(3, "hidden layers of critics, value network and actor (ReLU)")
-    hidden_dim: int = setting(256, "units of each hidden layer")
-    num_pairs: int = setting(16, "labelled pairs of one update")
+    hidden_layers: int = setting(
+        3, "hidden layers of critics, value network and actor (ReLU)", high=MAX_LAYERS
+    )
+    hidden_dim: int = setting(256, "units of each hidden layer", high=MAX_UNITS)
+    num_pairs: int = setting(16, "labelled pairs of one update", high=MAX_ROWS)
     segment_length: int = setting(25, "steps of a segment", of_run=True)
     crop_rows: int = setting(
         16, "rows of its segments that an update reads, the last as a next state only", low=2
     )
     replay_batch: int = setting(
-        256, "transitions of one update from the whole data set; 0: labelled segments alone", low=0
+        256,
+        "transitions of one update from the whole data set; 0: labelled segments alone",
+        low=0,
+        high=MAX_ROWS,
     )
     target_clipping: bool = setting(
         False, "keep V(s') of the implied reward within +-1 / (c (1 - gamma))"

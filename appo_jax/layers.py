@@ -25,9 +25,9 @@ def uniform_fan_in(fan_in: int) -> Callable[..., jax.Array]:
 def orthogonal(
     key: jax.Array, shape: tuple[int, int], dtype: jnp.dtype = jnp.float32, gain: float = 1.0
 ) -> jax.Array:
-    """Initialiser: `gain` times a uniformly random matrix of orthonormal rows, or columns.
+    """Initialiser: `gain` times a uniformly random matrix with orthonormal rows.
 
-    Of the two those that are fewer.
+    Or with orthonormal columns, where it has fewer columns than rows.
 
     Stewart, "The efficient generation of random orthogonal matrices" (1980): a product of
     reflections of Gaussian vectors. Flax's initialiser has the same distribution, but with jaxlib

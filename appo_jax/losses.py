@@ -19,21 +19,6 @@ def preference_loss(scores: jax.Array, labels: jax.Array) -> jax.Array:
     return jax.nn.softplus(margin) - labels * margin
 
 
-def linear_preference_loss(
-    scores: jax.Array, labels: jax.Array, num_steps: jax.Array | int
-) -> jax.Array:
-    """LiRE's cross entropy with soft labels, whose odds are linear in the scores, for each pair.
-
-    P(second) = s_2 / (s_1 + s_2), with s = score + steps + 1e-5, which is positive where each step
-    scores -1 or more (Choi et al. 2024). scores: `[..., 2]`; labels: `[...]`; num_steps: of each
-    segment, `[..., 2]`, or of all. Returns `[...]`: log 2 at equal scores of equally many steps.
-    """
-    chex.assert_equal_shape([scores[..., 0], labels])
-    positive = scores + num_steps + 1e-5
-    log_odds = jnp.log(positive[..., 1]) - jnp.log(positive[..., 0])
-    return jax.nn.softplus(log_odds) - labels * log_odds
-
-
 def actor_loss(log_probs: jax.Array, q: jax.Array, temperature: jax.Array | float) -> jax.Array:
     """Mean of alpha log pi(a|s) - Q_i(s, a), to be minimised, eq. "practical actor loss".
 

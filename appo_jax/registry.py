@@ -1,11 +1,11 @@
 """Which reward learner feeds which policy learner: a new algorithm is one line here."""
 
 import dataclasses
-import importlib
 
 from appo_jax import (
     appo,
     bc,
+    by_name,
     cpl,
     dppo,
     ipl,
@@ -37,10 +37,14 @@ class Algorithm:
 
 
 ALGORITHMS = {
-    "appo": Algorithm("APPO: adversarial policy optimisation on r_hat", appo, reward_model),
-    "mr": Algorithm("Markovian reward: IQL on r_hat", iql, reward_model),
+    "appo": Algorithm(
+        "APPO: adversarial policy optimisation on a learned reward", appo, reward_model
+    ),
+    "mr": Algorithm("Markovian reward: IQL on a learned reward", iql, reward_model),
     "pt": Algorithm(
-        "Preference Transformer: IQL on an r_hat that knows the past", iql, preference_transformer
+        "Preference Transformer: IQL on a learned reward that knows the past",
+        iql,
+        preference_transformer,
     ),
     "pvo": Algorithm("PVO: IQL whose Q differs between segments as r_hat does", pvo, reward_model),
     "dppo": Algorithm(
@@ -64,15 +68,7 @@ def algorithm(name: str) -> Algorithm:
     """
     if name in ALGORITHMS:
         return ALGORITHMS[name]
-    module, _, attribute = name.partition(":")
-    if not attribute:
-        raise InputError(
-            f"algorithm {name!r}: expected {', '.join(ALGORITHMS)}, or module:name of your own"
-        )
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"algorithm {name!r}: {error}, expected a module that has it") from error
+    found = by_name.find("algorithm", name, ALGORITHMS)
     if not isinstance(found, Algorithm):
         raise InputError(f"algorithm {name!r}: found {found!r:.60}, expected a registry.Algorithm")
     return found

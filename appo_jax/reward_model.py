@@ -10,6 +10,7 @@ import dataclasses
 import functools
 from typing import Literal
 
+import chex
 import jax
 import jax.numpy as jnp
 import optax
@@ -48,7 +49,8 @@ class Config(Settings):
     )
     crop: int | None = setting(
         None,
-        "least steps of a part of each segment, drawn anew for each update (SURF); None: whole",
+        "least steps of a part of each segment, drawn anew for each update (SURF); whole segments "
+        "if left out",
     )
     scale: Literal["minmax", "raw"] = setting(
         "minmax", "of r_hat: minmax ([0, 1] over the data set) or raw (the members' mean)"
@@ -227,13 +229,28 @@ def relabel(
     )
 
 
+def linear_preference_loss(
+    scores: jax.Array, labels: jax.Array, num_steps: jax.Array | int
+) -> jax.Array:
+    """LiRE's cross entropy with soft labels, whose odds are linear in the scores, for each pair.
+
+    P(second) = s_2 / (s_1 + s_2), with s = score + steps + 1e-5, which is positive where each step
+    scores -1 or more (Choi et al. 2024). scores: `[..., 2]`; labels: `[...]`; num_steps: of each
+    segment, `[..., 2]`, or of all. Returns `[...]`: log 2 at equal scores of equally many steps.
+    """
+    chex.assert_equal_shape([scores[..., 0], labels])
+    positive = scores + num_steps + 1e-5
+    log_odds = jnp.log(positive[..., 1]) - jnp.log(positive[..., 0])
+    return jax.nn.softplus(log_odds) - labels * log_odds
+
+
 def _preference_loss(config: Config, scores: jax.Array, batch: Batch) -> jax.Array:
     if config.loss == "bradley_terry":
         return losses.preference_loss(scores, batch.labels)
     num_steps: jax.Array | int = batch.inputs.shape[-2]
     if batch.is_step is not None:
         num_steps = batch.is_step.sum(axis=-1)
-    return losses.linear_preference_loss(scores, batch.labels, num_steps)
+    return linear_preference_loss(scores, batch.labels, num_steps)
 
 
 def _updates_per_epoch(config: Config, num_pairs: int) -> int:

@@ -23,7 +23,7 @@ RUNS = "runs"  # the mesh axis
 _JAX: dict[str, Any] = {
     "jax_enable_x64": False,
     "jax_disable_jit": False,
-    "jax_debug_nans": False,  # raises where a row's numbers go wrong, and ends the others with it
+    "jax_debug_nans": False,  # raises where a run's numbers go wrong, and ends the others with it
     "jax_debug_infs": False,
     "jax_numpy_dtype_promotion": "standard",
     "jax_numpy_rank_promotion": "allow",
@@ -254,16 +254,16 @@ def train_chunk(
         state = jax.tree.map(lambda new, old: jnp.where(broken < 0, new, old), new, state)
         return state, metrics, broken
 
-    def all_runs(length: jax.Array, store: Store, *rows: Any) -> tuple[Any, Metrics, jax.Array]:
-        return over_runs(functools.partial(one_run, length, store), batch_runs)(*rows)
+    def all_runs(length: jax.Array, store: Store, *of_runs: Any) -> tuple[Any, Metrics, jax.Array]:
+        return over_runs(functools.partial(one_run, length, store), batch_runs)(*of_runs)
 
     if mesh is not None:
-        rows = PartitionSpec(RUNS)
+        over = PartitionSpec(RUNS)
         all_runs = jax.shard_map(
             all_runs,
             mesh=mesh,
-            in_specs=(PartitionSpec(), PartitionSpec(), rows, rows, rows),
-            out_specs=rows,
+            in_specs=(PartitionSpec(), PartitionSpec(), over, over, over),
+            out_specs=over,
             check_vma=False,  # the loop's carry starts from constants, which vary over no axis
         )
     return all_runs(jnp.int32(num_updates), store, states, keys, data)

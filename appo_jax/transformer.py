@@ -21,7 +21,7 @@ from flax import struct
 from appo_jax import losses
 from appo_jax.data import sampling
 from appo_jax.networks import Params
-from appo_jax.settings import Settings, setting
+from appo_jax.settings import MAX_LAYERS, MAX_ROWS, MAX_UNITS, Settings, setting
 from appo_jax.types import LabelledPairs, Store
 
 Aux = TypeVar("Aux")
@@ -37,9 +37,11 @@ _PAIRS_AT_ONCE = _ROWS_AT_ONCE = 16
 class Config(Settings):
     """What both learners' programs share. Defaults are those of PT's documented command."""
 
-    num_layers: int = setting(1, "layers of the transformer")
-    num_heads: int = setting(4, "heads of its attention")
-    head_dim: int = setting(64, "units of each head; times the heads, the width of the transformer")
+    num_layers: int = setting(1, "layers of the transformer", high=MAX_LAYERS)
+    num_heads: int = setting(4, "heads of its attention", high=MAX_UNITS)
+    head_dim: int = setting(
+        64, "units of each head; times the heads, the width of the transformer", high=MAX_UNITS
+    )
     dropout: float = setting(0.1, "share of units dropped while fitting", low=0, high=0.9)
     learning_rate: float = setting(1e-3, "AdamW's at its peak", above=0)
     lowest_rate: float = setting(0.1, "share of it at the start and at the end", low=0, high=1)
@@ -47,7 +49,9 @@ class Config(Settings):
     weight_decay: float = setting(1e-4, "AdamW's", low=0)
     num_epochs: int = setting(10_000, "passes over the labels")
     batch_size: int = setting(
-        256, "labelled pairs of one update at most: an epoch is cut into equal batches"
+        256,
+        "labelled pairs of one update at most: an epoch is cut into equal batches",
+        high=MAX_ROWS,
     )
     segment_length: int = setting(25, "steps of a segment", of_run=True)
 

@@ -24,6 +24,11 @@ class Diverged(ArithmeticError):
     """Training came to numbers that aren't finite; what was good before is on disk."""
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says in its first line, else of what type it is."""
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
 class Transitions(struct.PyTreeNode):
     """A batch of single steps.
 

@@ -31,7 +31,8 @@ REPLAY_FLAGS = ("env", "num_seeds", "batch_size", "updates_per_step")
 
 def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
     """Define the flags, grouped by the recipe that they are for."""
-    group: dict[str, Any] = {"flag_values": values, "module_name": "What to collect"}
+    main = "What to collect"
+    group: dict[str, Any] = {"flag_values": values, "module_name": main}
     recipes = (scripted.RECIPE, replay_collection.RECIPE)
     text = "Meta-World task, e.g. sweep (sweep-v2, sweep-v3)"
     flags.DEFINE_string("task", None, text, **group)
@@ -39,7 +40,7 @@ def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
     text = "transitions in all, on Meta-World whole episodes; default: the paper's size"
     flags.DEFINE_integer("size", None, text, **group)
     flags.DEFINE_integer("seed", 0, "data seed, 0 or more", **group)
-    define(values, "data_dir", Path, "folder of the data sets; default: Minari's", "collect")
+    define(values, "data_dir", Path, "folder of the data sets; default: Minari's", main)
 
     group["module_name"] = f"{scripted.RECIPE} only"
     text = "simulator processes, 1 to 1000"

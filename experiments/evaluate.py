@@ -31,16 +31,14 @@ class Options(Settings):
     seed: int | None = setting(
         None, "of the episodes; the training run's if left out", low=0, high=MAX_INT
     )
-    num_workers: int = setting(
-        1, "simulator processes; all cores of this machine if left out", high=1000
-    )
+    num_workers: int = setting(1, "simulator processes", high=1000)
 
 
 def define_flags(values: flags.FlagValues, argv: Sequence[str]) -> None:
     """Define the flags."""
     where = "a run's folder (its last checkpoint) or one checkpoint in it"
     define(values, "checkpoint", Path, where, _GROUP)
-    define_settings(values, Options, _GROUP)
+    define_settings(values, Options, _GROUP, defaults={"num_workers": cli.ALL_CORES})
     define(values, "output", Path, "JSON file for the results, with their intervals", _GROUP)
 
 

@@ -50,7 +50,8 @@ def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
     define(values, "launcher", str, where, elsewhere, "local")
     define_settings(values, Resources, elsewhere)
     group = "Execution (changes no number)"
-    define_settings(values, Execution, group)
+    workers = f"{cli.ALL_CORES}; --grid_cpus where a launcher gives grids away"
+    define_settings(values, Execution, group, defaults={"num_workers": workers})
     cache = "keep compiled programs in the user's cache folder (default: true)"
     define(values, "compilation_cache", bool, cache, group, True)
 
@@ -63,7 +64,13 @@ def main(values: flags.FlagValues) -> None:
         _dry_run(found, wanted, missing, workdir)
         return
     if missing:
-        raise InputError(_lacking(values, missing))
+        _tell_of_missing(missing)
+        place = values.data_dir or "Minari's folder"
+        lacking = "1 data set isn't" if len(missing) == 1 else f"{len(missing)} data sets aren't"
+        raise InputError(
+            f"--data_dir={place}: {lacking} there, expected LiRE's buffers in a folder <task>-v2, "
+            "or what the commands above make, in hours"
+        )
     output = Path(values.output or workdir / "report")
     if values.compilation_cache:
         cli.use_compilation_cache()
@@ -134,17 +141,9 @@ def _asked(values: flags.FlagValues) -> tuple[Definition, list[Wanted], list[Mis
     return found, [one.carried_out(**execution) for one in wanted], missing
 
 
-def _lacking(values: flags.FlagValues, missing: Sequence[Missing]) -> str:
-    place = values.data_dir or "Minari's folder"
-    lines = [f"  {one.what}: {one.command}" for one in missing]
-    several = f"{len(missing)} data sets aren't" if len(missing) > 1 else "1 data set isn't"
-    return "\n".join(
-        [
-            f"--data_dir={place}: {several} there, expected LiRE's buffers in a folder <task>-v2, "
-            "or what these commands make, in hours:",
-            *lines,
-        ]
-    )
+def _tell_of_missing(missing: Sequence[Missing]) -> None:
+    print(f"missing: {len(missing)} data set{'s' * (len(missing) > 1)}, to be made by:")
+    print("\n".join(f"  {one.what}: {one.command}" for one in missing))
 
 
 def _dry_run(
@@ -157,7 +156,7 @@ def _dry_run(
     print(f"{len(wanted)} runs in {workdir}, {len(left.finished)} of them finished\n")
     meter, total = cost.Meter(lambda text: print(f"  {text}")), cost.Cost(0.0, 0)
     for number, grid in enumerate(left.grids, 1):
-        print(f"grid {number} of {len(left.grids)}: {grid.told}")
+        print(f"grid {number} of {len(left.grids)}: {grid.title}")
         print("\n".join(f"  {line}" for line in plan.describe(grid)))
         own = cost.of_grid(grid, meter.rates(grid), *machine())
         print(f"  about {duration(own.seconds)}, {_room(own.bytes)}")
@@ -167,8 +166,7 @@ def _dry_run(
         "the disk"
     )
     if missing:
-        print(f"missing: {len(missing)} data sets, which these commands make:")
-        print("\n".join(f"  {one.what}: {one.command}" for one in missing))
+        _tell_of_missing(missing)
 
 
 def _room(bytes: int) -> str:

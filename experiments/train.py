@@ -7,11 +7,10 @@ shows that one's. Where a flag takes several values (0.01,0.03), each combinatio
 import dataclasses
 import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 from absl import flags
 
 from appo_jax import registry, settings
@@ -21,18 +20,17 @@ from appo_jax.envs import environment
 from appo_jax.settings import MAX_INT, Settings, setting
 from appo_jax.types import InputError
 from experiments.runs import hosts, reward_controls, runner
-from experiments.runs.datasets import origins
 from experiments.runs.experiment import (
     DatasetSpec,
     Execution,
     Experiment,
     digest,
     file_digest,
-    shown,
 )
 from experiments.runs.results import RunResult, table
 from experiments.runs.sources import resolve
 from experiments.terminal import cli, joining
+from experiments.terminal.announcement import describe
 from experiments.terminal.flags import (
     decimal_commas,
     define,
@@ -75,7 +73,7 @@ def define_flags(values: flags.FlagValues, argv: Sequence[str]) -> None:
     learner, reward_learner = algorithm.policy_learner, algorithm.reward_learner
     _refuse_flags_of_others(name, argv)
     whats = "; ".join(f"{one}: {found.help}" for one, found in registry.ALGORITHMS.items())
-    main = "What to train"
+    main = "What to train (--task, --num_feedback and --seed take several: 0,1)"
     define(values, "task", str, "Meta-World task, e.g. sweep, or several: a,b", main, several=True)
     define(values, "env", str, "instead of a task: an id of Gymnasium, e.g. Hopper-v5", main)
     define(values, "algorithm", str, f"{whats}; or module:name of your own", main, name)
@@ -91,20 +89,22 @@ def define_flags(values: flags.FlagValues, argv: Sequence[str]) -> None:
     data = "Data"
     define(values, "data_dir", Path, "folder of the data sets (default: Minari's)", data)
     define_settings(values, _Request, data, names=("dataset_size", "data_seed"))
-    define_settings(values, Experiment, "Labels and rewards", names=_LABELS)
+    own_defaults = {
+        "reward": reward_controls.own_kind(name),
+        "tie_threshold": ", ".join(
+            f"{family.tie_threshold:g} with --{family.flag}" for family in environment.FAMILIES
+        ),
+    }
+    define_settings(values, Experiment, "Labels and rewards", names=_LABELS, defaults=own_defaults)
     define_settings(values, Experiment, "Evaluation", names=_EVALUATION)
     define_settings(values, learner.Config, f"Policy learner of {name}")
     if reward_learner is not None:
         define_settings(values, reward_learner.Config, f"Reward learner of {name}", "reward_")
     group = "Execution (changes no number)"
-    define_settings(values, Execution, group)
+    define_settings(values, Execution, group, defaults={"num_workers": cli.ALL_CORES})
     cache = "keep compiled programs in the user's cache folder (default: true)"
     define(values, "compilation_cache", bool, cache, group, True)
-    group = "Several hosts (the same command on each; docs/machines.md)"
-    first = "host:port of process 0, at which the processes of one program find each other"
-    define(values, "coordinator_address", str, first, group)
-    define(values, "num_processes", int, "how many processes share the runs of the grid", group)
-    define(values, "process_id", int, "which of them this one is, from 0 on", group)
+    joining.define_flags(values)
 
 
 def _algorithm_name(argv: Sequence[str]) -> str:
@@ -156,7 +156,7 @@ def experiments_from_flags(
     find_dataset: takes what `sources.resolve` takes.
     """
     algorithm = registry.algorithm(values.algorithm)
-    learner, reward_learner = algorithm.policy_learner, algorithm.reward_learner
+    learner = algorithm.policy_learner
     env_names = _env_names(values)
     family = environment.family(env_names[0])
     request = _Request(**given(values, _Request))
@@ -173,19 +173,10 @@ def experiments_from_flags(
     own.setdefault("tie_threshold", family.tie_threshold)
     own.setdefault("reward", reward_controls.own_kind(values.algorithm))
     with_flag("", reward_controls.check_kind, values.algorithm, own["reward"])
-    of_run = {
-        name: own.get(name, getattr(Experiment, name)) for name in ("segment_length", "num_updates")
-    }
-
-    def config(cls: Any, prefix: str) -> Any:
-        named = given(values, cls, prefix)
-        return with_flag(prefix, settings.build, cls, named, of_run, family.terminates)
-
     common = {
         "algorithm": values.algorithm,
-        "policy": config(learner.Config, ""),
-        "reward_model": config(reward_learner.Config, "reward_") if reward_learner else None,
         "preferences_digest": execution.preferences and file_digest(execution.preferences),
+        **_configs(values, algorithm, own, family.terminates),
         **own,
     }
     runs = [
@@ -204,6 +195,28 @@ def experiments_from_flags(
     if values.workdir is None:
         execution = dataclasses.replace(execution, workdir=_default_folder(runs))
     return runs, execution
+
+
+def _configs(
+    values: flags.FlagValues,
+    algorithm: registry.Algorithm,
+    own: Mapping[str, Any],
+    terminates: bool,
+) -> dict[str, Any]:
+    """Of the policy learner, and of the reward learner where there is one. own: the run's."""
+    of_run = {
+        name: own.get(name, getattr(Experiment, name)) for name in ("segment_length", "num_updates")
+    }
+
+    def config(learner: Any, prefix: str) -> Any:
+        named = given(values, learner.Config, prefix)
+        return with_flag(prefix, settings.build, learner.Config, named, of_run, terminates)
+
+    reward_learner = algorithm.reward_learner
+    return {
+        "policy": config(algorithm.policy_learner, ""),
+        "reward_model": config(reward_learner, "reward_") if reward_learner else None,
+    }
 
 
 def _env_names(values: flags.FlagValues) -> list[str]:
@@ -310,73 +323,6 @@ def _default_folder(runs: Sequence[Experiment]) -> Path:
     return Path("runs") / kind / runs[0].algorithm.replace(":", ".") / digest(runs)
 
 
-def describe(runs: Sequence[Experiment], execution: Execution) -> str:
-    """What is about to happen, for a person to read before it does."""
-    first = runs[0]
-    algorithm = registry.algorithm(first.algorithm)
-    teacher = execution.preferences or (
-        f"scripted teacher, ties within {first.tie_threshold:g}, noise {first.label_noise:g}"
-    )
-    names, counts, seeds = (
-        _several(getattr(run, name) for run in runs)
-        for name in ("env_name", "num_feedback", "seed")
-    )
-    numbers = [
-        f"{field.name} {_several(getattr(run.swept, field.name) for run in runs)}"
-        for field in settings.fields(first.swept.__class__)
-    ]
-    grid = f"{len(runs)} runs: " if len(runs) > 1 else ""
-    places = origins(runs, execution)
-    reasons = {run.dataset.id: run.dataset.reason for run in runs}
-    data = [f"{id}\n{'':<15}{place} ({reasons[id]})" for id, place in places.items()]
-    lines = {
-        "task": f"{grid}{names}, seed {seeds}",
-        "algorithm": f"{first.algorithm}, {algorithm.help}; {', '.join(numbers)}",
-        "policy": _changed(first.policy),
-        "data set": f"\n{'':<15}".join(data),
-        "labels": f"{counts} {_compared(first)} of segments of {first.segment_length} steps; "
-        f"{teacher}",
-        "reward": _reward(first),
-        "evaluation": f"{first.eval_episodes} episodes every {first.eval_interval:,} of "
-        f"{first.num_updates:,} updates, {execution.num_workers} "
-        f"worker{'s' * (execution.num_workers > 1)}",
-        "device": _device(),
-        "results": f"{execution.workdir}",
-    }
-    return "\n".join(f"{title:<15}{text}" for title, text in lines.items())
-
-
-def _compared(run: Experiment) -> str:
-    return "pairs" if run.feedback == Experiment.feedback else f"comparisons ({run.feedback})"
-
-
-def _several(values: Iterable[Any]) -> str:
-    return ", ".join(dict.fromkeys(map(shown, values)))
-
-
-def _changed(config: Any) -> str:
-    """The settings of a config that aren't at their defaults."""
-    changed = [
-        f"{field.name} {shown(getattr(config, field.name))} ({shown(field.default)})"
-        for field in settings.fields(config.__class__)
-        if getattr(config, field.name) != field.default and not field.setting.of_run
-    ]
-    return f"{', '.join(changed)} instead of the defaults" if changed else "default settings"
-
-
-def _reward(run: Experiment) -> str:
-    if not reward_controls.needs_model(run.algorithm, run.reward):
-        return run.reward
-    return f"{run.reward}; model of {_changed(run.reward_model)}"
-
-
-def _device() -> str:
-    device = jax.devices()[0]
-    if device.platform == "cpu":
-        return f"CPU, {cli.available_cores()} cores"
-    return f"{device.device_kind} ({device.platform})"
-
-
 def summary(results: Sequence[RunResult]) -> str:
     """The result of one run in a sentence, of several in a table."""
     if len(results) > 1:
@@ -395,34 +341,23 @@ def summary(results: Sequence[RunResult]) -> str:
 
 def main(values: flags.FlagValues) -> None:
     """Run what the flags say."""
-    place = values.coordinator_address, values.num_processes, values.process_id
-    several = joining.check(*place)
     runs, execution = experiments_from_flags(values)
-    if not several:
-        _main(values, runs, execution)
-        return
-    hosts.check_count(values.num_processes, len(runs))
-    with joining.joined(*place, cli.GOES_ON):
-        try:
-            _main(values, runs, execution)
-        except BaseException as error:
-            hosts.tell_of_end(error)
-            raise
+    with joining.with_others(values, len(runs)):
+        if values.compilation_cache:
+            cli.use_compilation_cache()
+        if hosts.is_first():
+            _train(values, runs, execution)
+        else:
+            number, count = values.process_id, values.num_processes
+            print(f"process {number} of {count}; process 0 tells the rest")
+            runner.run(runs, execution)
 
 
-def _main(values: flags.FlagValues, runs: Sequence[Experiment], execution: Execution) -> None:
-    is_first = hosts.is_first()
-    if is_first:
-        print(describe(runs, execution))
-        for warning in decimal_commas(values):
-            print(f"warning: {warning}")
-    else:
-        print(f"process {values.process_id} of {values.num_processes}; process 0 tells the rest")
-    if values.compilation_cache:
-        cli.use_compilation_cache()
-    if not is_first:
-        runner.run(runs, execution)
-        return
+def _train(values: flags.FlagValues, runs: Sequence[Experiment], execution: Execution) -> None:
+    """Train, and tell the user of it."""
+    print(describe(runs, execution))
+    for warning in decimal_commas(values):
+        print(f"warning: {warning}")
     terminal = Terminal()
     try:
         results = runner.run(runs, execution, terminal)

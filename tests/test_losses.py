@@ -94,32 +94,3 @@ def test_shapes_that_would_broadcast_raise() -> None:
         losses.preference_loss(jnp.zeros((3, 2)), one)
     with pytest.raises(AssertionError):
         losses.expectile_loss(three[:, None], 0.7)
-
-
-@pytest.mark.parametrize(
-    ("scores", "label", "expected"),
-    [
-        ((0.0, 0.0), 1.0, np.log(2)),
-        # Shifted by 25: 20 and 30, so log(50 / 30).
-        ((-5.0, 5.0), 1.0, 0.51083),
-        ((-5.0, 5.0), 0.0, np.log(50 / 20)),
-        ((-5.0, 5.0), 0.5, (np.log(50 / 30) + np.log(50 / 20)) / 2),
-        # 1e-5 and 50: log(1 + 2e-7), and its other side.
-        ((-25.0, 25.0), 1.0, 2e-7),
-        ((-25.0, 25.0), 0.0, np.log(50 / 1e-5)),
-    ],
-)
-def test_linear_preference_loss_by_hand(
-    scores: tuple[float, float], label: float, expected: float
-) -> None:
-    found = losses.linear_preference_loss(jnp.array([scores]), jnp.array([label]), 25)
-    assert found.shape == (1,)
-    assert found[0] == pytest.approx(expected, abs=1e-5)
-
-
-def test_linear_preference_loss_of_different_lengths() -> None:
-    # 5 + 10 and -5 + 20 are equal.
-    found = losses.linear_preference_loss(
-        jnp.array([[5.0, -5.0]]), jnp.array([0.3]), jnp.array([[10, 20]])
-    )
-    assert found[0] == pytest.approx(np.log(2), abs=1e-5)

@@ -49,6 +49,8 @@ def test_an_algorithm_of_ones_own() -> None:
     ("name", "message"),
     [
         ("appoo", "algorithm 'appoo': expected appo, mr, pt, pvo, dppo, oracle, ipl, cpl, bc"),
+        (":OWN", "algorithm ':OWN': expected appo, mr"),
+        (".registry:OWN", "algorithm '.registry:OWN': expected appo, mr"),
         ("no_such_module:OWN", "algorithm 'no_such_module:OWN': No module named 'no_such_module'"),
         (f"{__name__}:MISSING", "has no attribute 'MISSING', expected a module that has it"),
         (f"{__name__}:NOT_ONE", "found 'text', expected a registry.Algorithm"),

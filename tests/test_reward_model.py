@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from appo_jax import losses, reward_model, training
+from appo_jax import reward_model, training
 from appo_jax.data import preferences, sampling
 from appo_jax.data.dataset import Dataset, Episode, from_episodes, to_device
 from appo_jax.keys import Purpose
@@ -293,5 +293,36 @@ def test_the_linear_loss_is_that_of_the_config() -> None:
             state.members.params, batch.inputs
         )
     )[..., 0].sum(axis=-1)
-    expected = losses.linear_preference_loss(outputs, batch.labels, 5).mean(where=batch.weights > 0)
+    expected = reward_model.linear_preference_loss(outputs, batch.labels, 5).mean(
+        where=batch.weights > 0
+    )
     assert metrics["reward/loss"] == pytest.approx(float(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("scores", "label", "expected"),
+    [
+        ((0.0, 0.0), 1.0, np.log(2)),
+        # Shifted by 25: 20 and 30, so log(50 / 30).
+        ((-5.0, 5.0), 1.0, 0.51083),
+        ((-5.0, 5.0), 0.0, np.log(50 / 20)),
+        ((-5.0, 5.0), 0.5, (np.log(50 / 30) + np.log(50 / 20)) / 2),
+        # 1e-5 and 50: log(1 + 2e-7), and its other side.
+        ((-25.0, 25.0), 1.0, 2e-7),
+        ((-25.0, 25.0), 0.0, np.log(50 / 1e-5)),
+    ],
+)
+def test_linear_preference_loss_by_hand(
+    scores: tuple[float, float], label: float, expected: float
+) -> None:
+    found = reward_model.linear_preference_loss(jnp.array([scores]), jnp.array([label]), 25)
+    assert found.shape == (1,)
+    assert found[0] == pytest.approx(expected, abs=1e-5)
+
+
+def test_linear_preference_loss_of_different_lengths() -> None:
+    # 5 + 10 and -5 + 20 are equal.
+    found = reward_model.linear_preference_loss(
+        jnp.array([[5.0, -5.0]]), jnp.array([0.3]), jnp.array([[10, 20]])
+    )
+    assert found[0] == pytest.approx(np.log(2), abs=1e-5)

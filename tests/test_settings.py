@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from typing import Any, Literal
 
 import jax
@@ -9,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from appo_jax import appo, iql, reward_model, settings
+from appo_jax import appo, registry, settings
 from appo_jax.collect import sac
-from appo_jax.settings import MAX_INT, Settings, SweptSettings, setting
+from appo_jax.settings import MAX_INT, MAX_ROWS, Settings, SweptSettings, setting
 from appo_jax.types import InputError
 
 
@@ -209,13 +210,22 @@ def test_the_actors_bounds_have_to_be_in_order() -> None:
         appo.Config(log_std_max=math.nan)
 
 
-@pytest.mark.parametrize(
-    "cls",
-    [appo.Config, appo.Swept, iql.Config, iql.Swept, reward_model.Config, sac.Config],
-)
+def learners() -> list[Any]:
+    found = [sac.Config]
+    for algorithm in registry.ALGORITHMS.values():
+        found += [algorithm.policy_learner.Config, algorithm.policy_learner.Swept]
+        if algorithm.reward_learner is not None:
+            found.append(algorithm.reward_learner.Config)
+    return list(dict.fromkeys(found))
+
+
+@pytest.mark.parametrize("cls", learners(), ids=lambda cls: f"{cls.__module__}.{cls.__name__}")
 def test_defaults_are_allowed_and_every_field_tells_what_it_is(cls: Any) -> None:
     assert cls() == cls(**{field.name: field.default for field in settings.fields(cls)})
     for field in settings.fields(cls):
         assert field.setting.help
         if field.setting.with_terminations is not None:
             cls(**{field.name: field.setting.with_terminations})
+        # All but updates, epochs and steps are sizes of arrays, or numbers of layers.
+        if field.type is int and not re.search("updates|epochs|length|crop|interval", field.name):
+            assert (field.setting.high or MAX_INT) <= MAX_ROWS, field.name

@@ -9,6 +9,18 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from appo_jax.types import InputError
+
+
+def check_room(what: str, num_bytes: int, folder: Path) -> None:
+    """Raise InputError where a folder's disk has less room than `what` takes; before the work."""
+    free = shutil.disk_usage(folder).free
+    if free < num_bytes:
+        raise InputError(
+            f"{what} takes about {num_bytes / 1e6:.0f} MB, {folder} has room for "
+            f"{free / 1e6:.0f} MB, expected as much"
+        )
+
 
 @contextlib.contextmanager
 def new_folder(target: Path) -> Iterator[Path]:

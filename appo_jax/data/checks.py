@@ -191,6 +191,30 @@ def _is_coarse(std: Any, largest: Any) -> Any:
 
 def about_labels(preferences: Preferences) -> list[str]:
     """What is odd about labels; pairs are counted from 0 in the order in which they are used."""
+    warnings, total = _about_repeats(preferences), len(preferences)
+    if preferences.num_left_out:
+        warnings.append(
+            f"{preferences.num_left_out:,} of {total + preferences.num_left_out:,} labelled pairs "
+            "pair a segment with itself and are left out"
+        )
+    strict = preferences.labels[preferences.labels != 0.5]
+    if not len(strict):
+        warnings.append(f"all {total:,} labels are ties: there is nothing to learn from them")
+    elif np.all(strict > 0.5) or np.all(strict < 0.5):
+        which = "second" if strict[0] > 0.5 else "first"
+        warnings.append(
+            f"all {len(strict):,} labels that aren't ties prefer the {which} segment of their pair"
+        )
+    if len(strict) and preferences.num_ties >= _MANY_TIES * total:
+        warnings.append(
+            f"{preferences.num_ties:,} of {total:,} labels are ties, which leaves {len(strict):,} "
+            "to learn from; the tie threshold may be too large for the rewards"
+        )
+    return warnings
+
+
+def _about_repeats(preferences: Preferences) -> list[str]:
+    """Pairs that were labelled before, in either order of their segments."""
     warnings = []
     again: list[tuple[int, int]] = []
     contradicting: list[tuple[int, int]] = []
@@ -214,7 +238,6 @@ def about_labels(preferences: Preferences) -> list[str]:
         if before != index:
             same = abs(label - first_label) <= _SAME_LABEL
             (again if same else contradicting).append((index, before))
-    total = len(preferences)
     for places, what in (
         (again, "repeat an earlier one with the same label"),
         (contradicting, "contradict the label of an earlier one of the same segments"),
@@ -222,26 +245,8 @@ def about_labels(preferences: Preferences) -> list[str]:
         if places:
             index, before = places[0]
             warnings.append(
-                f"{len(places):,} of {total:,} labelled pairs {what}; the first is pair {index} "
-                f"(episodes {preferences.episodes[index].tolist()}, steps "
+                f"{len(places):,} of {len(preferences):,} labelled pairs {what}; the first is pair "
+                f"{index} (episodes {preferences.episodes[index].tolist()}, steps "
                 f"{preferences.starts[index].tolist()}) after pair {before}, counted from 0"
             )
-    if preferences.num_left_out:
-        warnings.append(
-            f"{preferences.num_left_out:,} of {total + preferences.num_left_out:,} labelled pairs "
-            "pair a segment with itself and are left out"
-        )
-    strict = preferences.labels[preferences.labels != 0.5]
-    if not len(strict):
-        warnings.append(f"all {total:,} labels are ties: there is nothing to learn from them")
-    elif np.all(strict > 0.5) or np.all(strict < 0.5):
-        which = "second" if strict[0] > 0.5 else "first"
-        warnings.append(
-            f"all {len(strict):,} labels that aren't ties prefer the {which} segment of their pair"
-        )
-    if len(strict) and preferences.num_ties >= _MANY_TIES * total:
-        warnings.append(
-            f"{preferences.num_ties:,} of {total:,} labels are ties, which leaves {len(strict):,} "
-            "to learn from; the tie threshold may be too large for the rewards"
-        )
     return warnings

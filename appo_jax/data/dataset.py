@@ -15,16 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from appo_jax.data.array_checks import checked_arrays
 from appo_jax.types import InputError, LabelledPairs, Store, View
 
-STD_FLOOR = (
-    1e-3  # added to every standard deviation: 18 of 39 columns of a Meta-World set hardly vary
-)
-
-
+# Added to every standard deviation: 18 of 39 columns of a Meta-World set hardly vary.
+STD_FLOOR = 1e-3
 _ROUNDING = 1e-5  # of an action at a bound
 _KEPT = ("observations", "actions", "rewards", "terminations", "successes")  # of an `Episode`
-_OPTIONAL = ("rewards", "successes", "truncations", "last_action")
 _GROWTH = 8  # an array that grows gets room for an eighth more
 
 
@@ -239,7 +236,8 @@ def from_episodes(
     has_last_action: list[bool] = []
     arrays = {name: _Rows() for name in _KEPT}
     for index, episode in enumerate(episodes):
-        checked = _checked(episode, first, f"data set {id}, episode {index}")
+        where = f"data set {id}, episode {index}"
+        checked = Episode(**checked_arrays(vars(episode), vars(first) if first else None, where))
         first = first or checked
         lengths.append(len(checked.actions))
         has_last_action.append(checked.last_action is not None)
@@ -289,82 +287,6 @@ class _Rows:
         if self._array is not None:
             self._array.resize((self._count, *self._array.shape[1:]), refcheck=False)
         return self._array
-
-
-def as_float32(values: Any, name: str, where: str) -> np.ndarray:
-    """Cast an array of any shape; `where` and `name` tell the reader of an error what it is.
-
-    Raises InputError for what isn't real numbers, and for nan and infinity, also where a number is
-    too large for float32.
-    """
-    try:
-        array = np.asarray(values)
-    except ValueError as error:  # lists of unequal lengths
-        raise InputError(f"{where}: {name} are no array ({error}), expected numbers") from error
-    if array.dtype.kind not in "biuf":
-        raise InputError(f"{where}: {name} have dtype {array.dtype}, expected numbers")
-    with np.errstate(over="ignore"):
-        cast = array.astype(np.float32, copy=False)
-    if not np.isfinite(cast).all():
-        place = tuple(np.argwhere(~np.isfinite(cast))[0])
-        at = ", ".join(f"{axis} {i}" for axis, i in zip(("row", "column"), place, strict=False))
-        raise InputError(
-            f"{where}: {name} hold {array[place]} in {at}, expected finite numbers (float32)"
-        )
-    return cast
-
-
-def _checked(episode: Episode, first: Episode | None, where: str) -> Episode:
-    """The episode in the form that its docstring promises; vectors as wide as the first one's."""
-    arrays = {}
-    for name, values in vars(episode).items():
-        if values is not None:
-            arrays[name] = as_float32(values, name, where)
-        elif name not in _OPTIONAL:
-            raise InputError(f"{where}: {name} are missing, expected an array")
-    for name in ("rewards", "successes"):
-        if first and (name in arrays) != (getattr(first, name) is not None):
-            found = "there" if name in arrays else "missing"
-            raise InputError(f"{where}: {name} are {found}, expected in all episodes or in none")
-    steps = len(arrays["actions"]) if arrays["actions"].ndim else 0
-    if not steps:
-        raise InputError(f"{where}: no steps, expected at least one")
-    rows = {"observations": steps + 1, "actions": steps}
-    for name, array in arrays.items():
-        if name in rows:
-            reference = getattr(first, name) if first else array
-            width = reference.shape[1] if reference.ndim > 1 else 1
-            expected: tuple[int, ...] = (rows[name], max(width, 1))
-        elif name == "last_action":
-            expected = arrays["actions"].shape[1:]
-        else:
-            expected = (steps,)
-            if array.shape == (steps, 1):
-                arrays[name] = array = array.reshape(steps)
-        if array.shape != expected:
-            raise InputError(f"{where}: {name} have shape {array.shape}, expected {expected}")
-    for name in ("terminations", "truncations", "successes"):
-        if name in arrays:
-            # As they were given: float32 takes 1e-60 for 0.
-            flags = np.asarray(getattr(episode, name)).reshape(steps)
-            arrays[name] = as_bool(flags, name, where)
-    for name in ("terminations", "truncations"):
-        if name in arrays and arrays[name][:-1].any():
-            raise InputError(
-                f"{where}: {name} hold 1 in row {int(arrays[name].argmax())} of {steps}, expected "
-                "an episode to end in its last row alone"
-            )
-    whole: dict[str, Any] = {"rewards": None, **arrays}
-    return Episode(**whole)
-
-
-def as_bool(flags: np.ndarray, name: str, where: str) -> np.ndarray:
-    """Flags `[steps]`, as they were given, to booleans. Raises InputError for all but 0 and 1."""
-    wrong = (flags != 0) & (flags != 1)
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise InputError(f"{where}: {name} hold {flags[row]} in row {row}, expected 0 or 1")
-    return flags.astype(np.bool_)
 
 
 def to_device(dataset: Dataset, segment_length: int) -> tuple[Store, View]:

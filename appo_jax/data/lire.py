@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from appo_jax.data import plain_pickle
-from appo_jax.data.dataset import Dataset, Episode, as_bool, as_float32, from_episodes
+from appo_jax.data.array_checks import as_bool, as_float32
+from appo_jax.data.dataset import Dataset, Episode, from_episodes
 from appo_jax.types import InputError
 
 HORIZON = 500

@@ -12,7 +12,6 @@ import io
 import json
 import math
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -70,12 +69,7 @@ def check_writable(
         raise InputError(_unwritable(dataset_id, target, error)) from error
     if not os.access(target.parent, os.W_OK):
         raise InputError(_unwritable(dataset_id, target, PermissionError("no permission")))
-    free = shutil.disk_usage(target.parent).free
-    if free < num_bytes:
-        raise InputError(
-            f"data set {dataset_id} takes about {num_bytes / 1e6:.0f} MB, {target.parent} has room "
-            f"for {free / 1e6:.0f} MB, expected as much; nothing was begun"
-        )
+    atomic.check_room(f"data set {dataset_id}", num_bytes, target.parent)
 
 
 def load(dataset_id: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:

@@ -15,7 +15,7 @@ segments may have other lengths than those that a policy is trained on, and diff
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -23,11 +23,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from appo_jax.data import label_lines
 from appo_jax.data.dataset import Dataset
 from appo_jax.keys import Purpose, purpose_key
 from appo_jax.types import InputError, LabelledPairs
 
-FORMAT, VERSION = "appo-preferences", 1
 OnBadLabel: TypeAlias = Literal["refuse", "drop"]
 
 _DRAWN = 1024  # pairs drawn at a time
@@ -208,8 +208,8 @@ def accuracy(labels: np.ndarray, scores: np.ndarray) -> tuple[float | None, int]
 def save(preferences: Preferences, path: Path) -> None:
     """Write the file of the module docstring."""
     header = {
-        "format": FORMAT,
-        "version": VERSION,
+        "format": label_lines.FORMAT,
+        "version": label_lines.VERSION,
         "dataset": preferences.dataset_id,
         "seed": preferences.seed,
         **({"lengths": "any"} if preferences.any_length else {}),
@@ -232,18 +232,12 @@ def save(preferences: Preferences, path: Path) -> None:
                 "start_0": starts[0],
                 "episode_1": episodes[1],
                 "start_1": starts[1],
-                **_length_fields(lengths or [preferences.length] * 2),
+                **label_lines.length_fields(lengths or [preferences.length] * 2),
                 "label": label,
                 "labeller": labeller,
             }
         )
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-
-
-def _length_fields(lengths: Sequence[int]) -> dict[str, int]:
-    if lengths[0] == lengths[1]:
-        return {"length": lengths[0]}
-    return {"length_0": lengths[0], "length_1": lengths[1]}
 
 
 def from_arrays(
@@ -280,7 +274,7 @@ def from_arrays(
                 "start_0": first_start,
                 "episode_1": second,
                 "start_1": second_start,
-                **_length_fields(lengths),
+                **label_lines.length_fields(lengths),
                 "label": label,
                 "labeller": labeller,
             },
@@ -302,10 +296,10 @@ def load(
     length other than `segment_length`, unless the header allows it, and a header that names another
     data set.
     """
-    lines = _read_lines(path)
-    header = _parse(lines[0], f"{path} line 1")
-    _check_header(header, dataset, f"{path} line 1")
-    pairs = [(where, _parse(line, where)) for where, line in _numbered(path, lines)]
+    (place, line), *lines = label_lines.read(path)
+    header = label_lines.parse(line, place)
+    label_lines.check_header(header, dataset, place)
+    pairs = [(where, label_lines.parse(line, where)) for where, line in lines]
     expected_length = None if header.get("lengths") == "any" else segment_length
     return _checked(str(path), pairs, dataset, expected_length, on_bad_label, header.get("seed"))
 
@@ -315,17 +309,19 @@ def about(path: Path) -> tuple[str, int]:
 
     Raises InputError for a file that can't be read, and one that doesn't say.
     """
-    lines = _read_lines(path)
-    id = _parse(lines[0], f"{path} line 1").get("dataset")
+    (place, line), *lines = label_lines.read(path)
+    id = label_lines.parse(line, place).get("dataset")
     if not isinstance(id, str):
         raise InputError(
-            f"{path} line 1: header field 'dataset' is {_shown(id)}, expected the id of a data set"
+            f"{place}: header field 'dataset' is {label_lines.shown(id)}, expected the id of a "
+            "data set"
         )
-    for where, line in _numbered(path, lines):
-        length = _parse(line, where).get("length")
+    for where, line in lines:
+        length = label_lines.parse(line, where).get("length")
         if type(length) is not int or length < 1:
             raise InputError(
-                f"{where}: length {_shown(length)}, expected a whole number of steps from 1"
+                f"{where}: length {label_lines.shown(length)}, expected a whole number of steps "
+                "from 1"
             )
         return id, length
     raise InputError(f"{path}: no labels, expected at least one")
@@ -333,16 +329,11 @@ def about(path: Path) -> tuple[str, int]:
 
 def count_labels(path: Path, on_bad_label: OnBadLabel = "refuse") -> int:
     """How many labels a file claims to hold. Raises InputError if it can't be read."""
-    lines = _numbered(path, _read_lines(path))
+    _, *lines = label_lines.read(path)
     if on_bad_label == "refuse":
         return len(lines)
-    return sum(not _is_of_one_segment(_parse(line, where)) for where, line in lines)
-
-
-def _numbered(path: Path, lines: Sequence[str]) -> list[tuple[str, str]]:
-    """The lines of pairs, each with its place."""
-    numbered = enumerate(lines[1:], start=2)
-    return [(f"{path} line {number}", line) for number, line in numbered if line.strip()]
+    pairs = (label_lines.parse(line, where) for where, line in lines)
+    return sum(not label_lines.is_of_one_segment(pair) for pair in pairs)
 
 
 def _checked(
@@ -359,8 +350,8 @@ def _checked(
     """
     kept, left_out = [], 0
     for where, pair in pairs:
-        _check_pair(pair, dataset, segment_length, where)
-        if not _is_of_one_segment(pair):
+        label_lines.check_pair(pair, dataset, segment_length, where)
+        if not label_lines.is_of_one_segment(pair):
             kept.append(pair)
         elif on_bad_label == "drop":
             left_out += 1
@@ -371,7 +362,7 @@ def _checked(
             )
     if not kept:
         raise InputError(f"{name}: no labelled pairs, expected at least one")
-    lengths = np.array([_lengths(pair) for pair in kept])
+    lengths = np.array([label_lines.lengths(pair) for pair in kept])
     return Preferences(
         episodes=np.array([[pair["episode_0"], pair["episode_1"]] for pair in kept]),
         starts=np.array([[pair["start_0"], pair["start_1"]] for pair in kept]),
@@ -384,101 +375,3 @@ def _checked(
         lengths=None if (lengths == lengths[0, 0]).all() else lengths,
         any_length=segment_length is None,
     )
-
-
-def _lengths(pair: Mapping[str, Any]) -> list[Any]:
-    return [pair.get(f"length_{side}", pair.get("length")) for side in (0, 1)]
-
-
-def _is_of_one_segment(pair: Mapping[str, Any]) -> bool:
-    lengths = _lengths(pair)
-    first, second = (
-        (pair.get(f"episode_{side}"), pair.get(f"start_{side}"), lengths[side]) for side in (0, 1)
-    )
-    return first == second
-
-
-def _read_lines(path: Path) -> list[str]:
-    if path.is_fifo():  # it can be read once alone, and waits for its writer
-        raise InputError(f"{path}: a pipe, expected a file of labels")
-    try:
-        # -sig: some editors begin a file with a byte order mark. Not splitlines: a labeller's name
-        # may hold what that takes for an end of line.
-        return path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: can't be read as text ({error})") from error
-
-
-def _parse(line: str, where: str) -> dict[str, Any]:
-    problem = f"{where}: {line[:60]!r}, expected a JSON object, each field once"
-    try:
-        value = json.loads(line, object_pairs_hook=_object)
-    except (ValueError, RecursionError) as error:  # also too long a number, too deep a list
-        raise InputError(problem) from error
-    if not isinstance(value, dict):
-        raise InputError(problem)
-    return value
-
-
-def _object(fields: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(dict(fields)) < len(fields):
-        raise ValueError("a field twice")  # Python would take the last one
-    return dict(fields)
-
-
-def _shown(value: Any) -> str:
-    return repr(value)[:60]
-
-
-def _check_header(header: dict[str, Any], dataset: Dataset, where: str) -> None:
-    expected = {"format": FORMAT, "version": VERSION, "dataset": dataset.id}
-    for field, value in expected.items():
-        if header.get(field) != value:
-            raise InputError(
-                f"{where}: header field {field!r} is {_shown(header.get(field))}, expected "
-                f"{value!r}"
-            )
-    if header.get("lengths", "any") != "any":
-        raise InputError(
-            f"{where}: header field 'lengths' is {_shown(header['lengths'])}, expected \"any\", or "
-            "the field left out"
-        )
-    seed = header.get("seed")
-    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
-        raise InputError(
-            f"{where}: header field 'seed' is {_shown(seed)}, expected a whole number or null"
-        )
-
-
-def _check_pair(
-    pair: dict[str, Any], dataset: Dataset, segment_length: int | None, where: str
-) -> None:
-    label = pair.get("label")
-    is_number = isinstance(label, int | float) and not isinstance(label, bool)
-    if label is None or not is_number or not 0 <= label <= 1:
-        raise InputError(f"{where}: label {_shown(label)}, expected a number in [0, 1]")
-    of_lengths = ("length",) if "length" in pair or segment_length else ("length_0", "length_1")
-    for field in ("episode_0", "start_0", "episode_1", "start_1", *of_lengths):
-        value = pair.get(field)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise InputError(f"{where}: {field} {_shown(value)}, expected a whole number from 0")
-    if "length" in pair and ("length_0" in pair or "length_1" in pair):
-        raise InputError(f"{where}: length and length_0 or length_1, expected one or the others")
-    if segment_length and pair["length"] != segment_length:
-        raise InputError(
-            f"{where}: length {pair['length']}, expected the segment length {segment_length}"
-        )
-    for side, length in enumerate(_lengths(pair)):
-        episode, start = pair[f"episode_{side}"], pair[f"start_{side}"]
-        if not length:
-            raise InputError(f"{where}: a segment of {length} steps, expected 1 or more")
-        if episode >= dataset.num_episodes:
-            raise InputError(
-                f"{where}: episode_{side} {episode}, expected 0 to {dataset.num_episodes - 1}"
-            )
-        steps = int(dataset.label_lengths[episode])
-        if start + length > steps:
-            raise InputError(
-                f"{where}: start_{side} {start} with length {length} leaves episode "
-                f"{episode}, which has {steps} steps"
-            )

@@ -120,12 +120,8 @@ def _unpack(archive: Path, folder: Path) -> None:
                     f"{archive}: holds {', '.join(names)[:300] or 'nothing'}, expected "
                     f"{', '.join(f'{name}.pkl' for name in expected)}"
                 )
-            size, room = sum(file.file_size for file in found), shutil.disk_usage(folder.parent)
-            if room.free < size:
-                raise InputError(
-                    f"{archive}: takes {size / 1e6:,.0f} MB unpacked, {folder.parent} has room for "
-                    f"{room.free / 1e6:,.0f} MB, expected as much"
-                )
+            size = sum(file.file_size for file in found)
+            atomic.check_room(f"{archive}, unpacked,", size, folder.parent)
             with atomic.new_folder(folder) as partial:
                 for file in found:
                     with packed.open(file) as source:

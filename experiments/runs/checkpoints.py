@@ -1,4 +1,4 @@
-"""The checkpoints of one group of rows: saved, found again, stepped back over where damaged."""
+"""The checkpoints of one group of runs: saved, found again, stepped back over where damaged."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ KEPT = 3  # of which no evaluation needs one
 
 @dataclasses.dataclass
 class Clock:
-    """How long a group of rows has taken, over all starts."""
+    """How long a group of runs has taken, over all starts."""
 
     train_seconds: float = 0.0
     timed_updates: int = 0
@@ -25,7 +25,7 @@ class Clock:
 
 @dataclasses.dataclass(frozen=True)
 class Restored:
-    """States of the rows, as many as there are runs, and what lay beside them."""
+    """States of the runs, and what lay beside them."""
 
     update: int
     states: list[Any]
@@ -36,9 +36,9 @@ class Restored:
 class Checkpoints:
     """Where and how a group keeps its states.
 
-    template: for so many rows the shapes of what `pack` makes of states. metadata: what lies beside
-    them; a checkpoint's must agree with it in `differs` (found metadata to words, or None).
-    num_runs: rows that aren't repeats.
+    template: for so many slots the shapes of what `pack` makes of states. metadata: what lies
+    beside them; a checkpoint's must agree with it in `differs` (found metadata to words, or None).
+    num_runs: slots that aren't repeats, which are the first ones.
     """
 
     folder: Path
@@ -76,10 +76,10 @@ class Checkpoints:
                 raise InputError(
                     f"checkpoint {self.folder}/{update}: {differs}; expected one of the same run"
                 )
-            # The rows may be those of other devices.
+            # Other devices have other numbers of slots.
             template = self.template(metadata["rows"])
             arrays, _ = hosts.apart(checkpoint.restore, self.folder, update, template)
-        states = [training.take_runs(arrays["states"], row) for row in range(self.num_runs)]
+        states = [training.take_runs(arrays["states"], slot) for slot in range(self.num_runs)]
         return Restored(update, states, Clock(**metadata["clock"]))
 
     def latest(

@@ -40,9 +40,9 @@ class Evaluations:
         came: Sequence[signal.Signals],
         written: Callable[[], object],
     ):
-        """runs: by number, in the order of the rows. is_evaluated: whether an update's policy is to
+        """runs: by number, in the order of slots. is_evaluated: whether an update's policy is to
         be. initial: the states before the first update, or snapshots of them. came: holds the
-        signal that asks to stop. written: called when rows are on disk.
+        signal that asks to stop. written: called when an evaluation is on disk.
         """
         self._runs, self._normalisers, self._scales = runs, normalisers, scales
         self._pool, self._checkpoints, self._is_evaluated = pool, checkpoints, is_evaluated
@@ -75,15 +75,15 @@ class Evaluations:
             return  # the checkpoint is there; a later start evaluates it
         snapshots = jax.device_get(snapshot(states))
         pending = {}
-        for row, (number, run) in enumerate(self._runs.items()):
+        for slot, (number, run) in enumerate(self._runs.items()):
             if not self._came_to(number, update):
                 continue
             policy = Policy(
                 run.algorithm,
                 run.policy,
-                jax.tree.map(lambda leaf, row=row: leaf[row], snapshots),
-                self._normalisers[row],
-                self._scales[row],
+                jax.tree.map(lambda leaf, slot=slot: leaf[slot], snapshots),
+                self._normalisers[slot],
+                self._scales[slot],
             )
             pending[number] = evaluation.start(
                 self._pool,

@@ -52,9 +52,7 @@ class Experiment(Settings):
         1000, "labelled pairs; all of --preferences by default", high=MAX_ROWS
     )
     segment_length: int = setting(25, "steps of a segment")
-    tie_threshold: float = setting(
-        0.0, "returns that differ by no more are a tie; on Meta-World 12.5", low=0
-    )
+    tie_threshold: float = setting(0.0, "returns that differ by no more are a tie", low=0)
     feedback: schemes.Feedback = setting(
         "independent",
         "what --num_feedback comparisons of the scripted teacher become: independent pairs, or all "
@@ -105,9 +103,7 @@ class Execution(Settings):
     workdir: Path
     data_dir: Path
     preferences: Path | None = None
-    num_workers: int = setting(
-        1, "simulator processes; all cores of this machine if left out", high=1000
-    )
+    num_workers: int = setting(1, "simulator processes", high=1000)
     chunk_updates: int | None = setting(
         None, "updates between two looks at the host; 500, on a CPU 100"
     )

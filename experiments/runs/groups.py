@@ -15,9 +15,11 @@ from experiments.runs import hosts
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
-    """How the rows of a program lie: `count` of them, of `num_runs` runs, on the devices of `mesh`,
-    worked off as `batch_runs` says.
+class Slots:
+    """The places on the runs axis of a program: each holds a run, or a reward model, of its own.
+
+    count: how many there are, for `num_runs` runs; the last run is repeated where there are more,
+    since each device of `mesh` has as many. batch_runs: how they are worked off.
     """
 
     num_runs: int
@@ -26,20 +28,20 @@ class Rows:
     mesh: Mesh | None
 
     @classmethod
-    def of(cls, num_runs: int, batch_runs: training.BatchRuns, mesh: Mesh | None) -> "Rows":
-        """Rows for so many runs: as many on each device, the last run repeated to fill them up."""
+    def of(cls, num_runs: int, batch_runs: training.BatchRuns, mesh: Mesh | None) -> "Slots":
+        """Slots for so many runs."""
         devices = mesh.size if mesh else 1
         return cls(num_runs, -(-num_runs // devices) * devices, batch_runs, mesh)
 
     def fill(self, values: Sequence[Any]) -> Any:
         """Values of runs, stacked and put on their devices; the last one fills up."""
-        rows = [*values, *[values[-1]] * (self.count - len(values))]
-        return training.spread(self.mesh, training.stack_runs(rows))
+        filled = [*values, *[values[-1]] * (self.count - len(values))]
+        return training.spread(self.mesh, training.stack_runs(filled))
 
     def chunk_updates(self, wanted: int | None) -> int:
-        """Updates of a whole chunk: under `map` the rows take turns, and progress shall show.
+        """Updates of a whole chunk: under `map` the slots take turns, and progress shall show.
 
-        wanted: of one row; None: some seconds on a busy CPU, and enough to keep a GPU at work.
+        wanted: of one slot; None: some seconds on a busy CPU, and enough to keep a GPU at work.
         """
         wanted = wanted or (100 if jax.default_backend() == "cpu" else 500)
         # Of one process: metrics are means over chunks, and the number of processes changes none.
@@ -51,8 +53,8 @@ class Rows:
 class TrainingProgram:
     """The chunks of one learner, compiled once and ahead: their time is that of their updates."""
 
-    def __init__(self, learner: Any, config: Any, store: Store, rows: Rows):
-        self._learner, self._config, self._store, self._rows = learner, config, store, rows
+    def __init__(self, learner: Any, config: Any, store: Store, slots: Slots):
+        self._learner, self._config, self._store, self._slots = learner, config, store, slots
         self._compiled: Any = None
 
     @property
@@ -71,8 +73,8 @@ class TrainingProgram:
                 keys,
                 self._store,
                 data,
-                self._rows.batch_runs,
-                self._rows.mesh,
+                self._slots.batch_runs,
+                self._slots.mesh,
             ).compile()
 
     def chunk(self, num_updates: int, states: Any, keys: Any, data: tuple[Any, ...]) -> Any:

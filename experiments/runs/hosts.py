@@ -1,6 +1,6 @@
 """Several processes that train the runs of one grid together, by `jax.distributed`.
 
-Each holds its share of the rows, on its own devices; updates need nothing of other shares. What
+Each holds its share of the runs, on its own devices; updates need nothing of other shares. What
 they do tell each other goes through JAX's coordination service: it answers on any device, and
 waiting for it can be interrupted. Process 0, the first, owns the run's folder, fits the reward
 models and evaluates. In a program of one process all of this is nothing.
@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax._src import distributed  # has the key-value store, which no public module gives
 
 from appo_jax import workers
-from appo_jax.types import InputError
+from appo_jax.types import InputError, first_line
 from experiments.runs.experiment import Execution
 
 _T = TypeVar("_T")
@@ -89,19 +89,19 @@ def of_all(value: _T) -> list[_T]:
     return from_first(lambda: found or [])
 
 
-def rows_to_first(tree: Any) -> Any:
-    """Arrays over the rows of all processes, whole in the first one; None elsewhere."""
+def slots_to_first(tree: Any) -> Any:
+    """Arrays over the slots of all processes, whole in the first one; None elsewhere."""
     if _count() == 1:
         return tree
-    shares = to_first(jax.tree.map(_own_rows, tree))
+    shares = to_first(jax.tree.map(_own_slots, tree))
     if shares is None:
         return None
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *shares)
 
 
-def rows_to_all(tree: Any) -> Any:
-    """Arrays over the rows of all processes, as NumPy arrays, whole in each of them."""
-    found = rows_to_first(tree)
+def slots_to_all(tree: Any) -> Any:
+    """Arrays over the slots of all processes, as NumPy arrays, whole in each of them."""
+    found = slots_to_first(tree)
     return from_first(lambda: jax.device_get(found))
 
 
@@ -149,9 +149,8 @@ def check_count(num_processes: int, num_runs: int) -> None:
 def tell_of_end(error: BaseException) -> None:
     """Let the other processes know that this one ends, and why, before they wait in vain."""
     if jax.process_count() > 1:
-        words = (str(error) or type(error).__name__).splitlines()[0]
         with contextlib.suppress(Exception):  # the service is gone: they notice by themselves
-            _client().key_value_set(f"{_ENDED}/{jax.process_index()}", words)
+            _client().key_value_set(f"{_ENDED}/{jax.process_index()}", first_line(error))
 
 
 def _count() -> int:
@@ -190,8 +189,8 @@ def _wait_for(key: str) -> bytes:
             raise ConnectionError(f"process {number} of {jax.process_count()} has ended ({words})")
 
 
-def _own_rows(leaf: jax.Array) -> jax.Array:
-    """Of an array over the rows of all processes those that lie here, on one device."""
+def _own_slots(leaf: jax.Array) -> jax.Array:
+    """Of an array over the slots of all processes those that lie here, on one device."""
     shards = sorted(leaf.addressable_shards, key=lambda shard: shard.index[0].start or 0)
     if len(shards) == 1:
         return shards[0].data

@@ -24,11 +24,11 @@ from experiments.terminal import signals
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What one group of rows does, settled before its first update.
+    """What one group of runs, or of reward models, does, settled before its first update.
 
-    stage: what it is called. split: of its metrics' rows. owners: for each row the runs whose
-    metrics its are. names: of each row, for messages. interval: updates between checkpoints, at
-    which chunks begin anew. is_alone: there is no other row, here or in another group.
+    stage: what it is called. split: of its metrics' rows. owners: for each slot the runs whose
+    metrics its are. names: of each slot, for messages. interval: updates between checkpoints, at
+    which chunks begin anew. is_alone: there is no other slot, here or in another group.
     """
 
     stage: str
@@ -90,7 +90,7 @@ class Nobody:
 
 
 class Loop:
-    """Trains a group of rows up to the last update."""
+    """Trains a group of runs up to the last update."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Loop:
         self._work, self._checkpoints, self._metrics = work, checkpoints, metrics
         self._report, self._came, self._started = report, came, started
         self.states, self.update, self.clock = states, update, clock
-        self.last_words: list[str] = []  # of rows whose numbers are no longer finite
+        self.divergences: list[str] = []  # a sentence for each slot that is no longer finite
 
     def run(self, watcher: Watcher) -> None:
         """Raises Stopped after a signal, when everything is on disk."""
@@ -131,9 +131,9 @@ class Loop:
             self._report(Ended(work.stage))
 
     def running(self) -> list[int]:
-        """The rows that have come to this update."""
+        """The slots that have come to this update."""
         stops = [self._metrics.stopped_at(owners[0]) for owners in self._work.owners]
-        return [row for row, at in enumerate(stops) if at is None or self.update <= at]
+        return [slot for slot, at in enumerate(stops) if at is None or self.update <= at]
 
     def stop_if_asked(self, watcher: Watcher) -> None:
         """Raise Stopped if a signal has come, with the states on disk."""
@@ -151,18 +151,18 @@ class Loop:
         began = time.perf_counter()
         self.states, metrics, broken = work.program.chunk(size, self.states, work.keys, work.data)
         self._wait_for_device(metrics)
-        metrics, broken = hosts.rows_to_all((metrics, broken))
+        metrics, broken = hosts.slots_to_all((metrics, broken))
         self.clock.train_seconds += time.perf_counter() - began
         self.clock.timed_updates += size
         before, self.update = self.update, self.update + size
         found: dict[int, Mapping[str, float]] = {}
-        for row in running:
-            values = {name: float(of_rows[row]) for name, of_rows in metrics.items()}
-            if broken[row] >= 0:
-                name = training.leaf_names(metrics, self.states)[broken[row]]
-                self._tell_of_divergence(row, before, name, values.get(name))
+        for slot in running:
+            values = {name: float(of_slots[slot]) for name, of_slots in metrics.items()}
+            if broken[slot] >= 0:
+                name = training.leaf_names(metrics, self.states)[broken[slot]]
+                self._tell_of_divergence(slot, before, name, values.get(name))
                 values[STOPPED] = before
-            found |= dict.fromkeys(work.owners[row], values)
+            found |= dict.fromkeys(work.owners[slot], values)
         self._metrics.append(self.update, work.split, found)
         self._report(Advanced(work.stage, self.update, work.num_updates))
 
@@ -184,14 +184,14 @@ class Loop:
                 told = True
             time.sleep(0.002)
 
-    def _tell_of_divergence(self, row: int, before: int, name: str, value: float | None) -> None:
+    def _tell_of_divergence(self, slot: int, before: int, name: str, value: float | None) -> None:
         good = hosts.from_first(self._checkpoints.saved)
         text = (
-            f"{self._work.names[row]}: {name} is {'not finite' if value is None else value} in "
+            f"{self._work.names[slot]}: {name} is {'not finite' if value is None else value} in "
             f"updates {before + 1:,} to {self.update:,}, expected finite numbers; "
             f"{f'the last checkpoint is of update {good[-1]:,}' if good else 'no checkpoint yet'}"
         )
-        self.last_words.append(text)
+        self.divergences.append(text)
         if not self._work.is_alone:
             self._report(Told(f"{text}; it is stopped, the others go on"))
 
@@ -203,12 +203,12 @@ class Loop:
             "clock/timed_updates": float(self.clock.timed_updates),
             "clock/wall_seconds": self.clock.wall_seconds,
         }
-        owners = [run for of_row in self._work.owners for run in of_row]
+        owners = [run for of_slot in self._work.owners for run in of_slot]
         if self._work.split == "train" and self.update not in self._metrics.values(
             owners[0], "clock", "clock/wall_seconds"
         ):
             self._metrics.append(self.update, "clock", dict.fromkeys(owners, speed))
-        states = hosts.rows_to_first(self.states)
+        states = hosts.slots_to_first(self.states)
         if hosts.is_first():
             self._checkpoints.save(self.update, states, self.clock)
             self._checkpoints.prune(watcher.needs)

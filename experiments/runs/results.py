@@ -154,15 +154,7 @@ def _result(
     means: Mapping[str, Any],
     metrics: files.MetricsFile,
 ) -> RunResult:
-    names = (SUCCESS, "eval/success_rate_at_end", RETURN, LOST, files.EVALUATED)
-    rates, at_end, returns, lost, done = (metrics.values(run, "eval", name) for name in names)
-    evaluations = tuple(
-        Evaluation(
-            *(update, rates.get(update), at_end.get(update), returns.get(update)),
-            lost_episodes=int(lost.get(update, 0)),
-        )
-        for update in done
-    )
+    evaluations = _evaluations(metrics, run)
     stopped = metrics.stopped_at(run)
     num_updates = resolved["num_updates"]
     trained = [one for one in evaluations if one.update > 0]
@@ -179,13 +171,10 @@ def _result(
     elif evaluations and evaluations[-1].update == num_updates:
         state = "finished"
     settings = named_settings(resolved)
-    of_data = means.get(settings["dataset"], {})
-    data_rate, data_return = of_data.get("success_rate"), of_data.get("return")
-    if not (isinstance(data_rate, float | None) and isinstance(data_return, float | None)):
-        raise TypeError(f"means of the data {of_data!r:.60}")
     for name, type_ in _TYPES.items():
         if not isinstance(settings[name], type_):
             raise TypeError(f"{name} {settings[name]!r:.60}")
+    data_rate, data_return = _means(means.get(settings["dataset"], {}))
     return RunResult(
         folder=str(folder),
         run=run,
@@ -216,6 +205,26 @@ def _result(
         dataset_success_rate=None if data_rate is None else 100 * data_rate,
         dataset_return=data_return,
     )
+
+
+def _evaluations(metrics: files.MetricsFile, run: int) -> tuple[Evaluation, ...]:
+    names = (SUCCESS, "eval/success_rate_at_end", RETURN, LOST, files.EVALUATED)
+    rates, at_end, returns, lost, done = (metrics.values(run, "eval", name) for name in names)
+    return tuple(
+        Evaluation(
+            *(update, rates.get(update), at_end.get(update), returns.get(update)),
+            lost_episodes=int(lost.get(update, 0)),
+        )
+        for update in done
+    )
+
+
+def _means(of_data: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """Success rate, from 0 to 1, and return of a data set's episodes."""
+    rate, total = of_data.get("success_rate"), of_data.get("return")
+    if not (isinstance(rate, float | None) and isinstance(total, float | None)):
+        raise TypeError(f"means of the data {of_data!r:.60}")
+    return rate, total
 
 
 def _size(resolved: Mapping[str, Any], contents: Mapping[str, Any]) -> int | None:

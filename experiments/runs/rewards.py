@@ -24,7 +24,7 @@ from experiments.runs.datasets import warn
 from experiments.runs.events import Report, Told
 from experiments.runs.experiment import Execution, Experiment, difference
 from experiments.runs.folder import RunFolder
-from experiments.runs.groups import Rows, TrainingProgram
+from experiments.runs.groups import Slots, TrainingProgram
 from experiments.runs.labels import LabelKey, key_of
 from experiments.runs.loop import Loop, Nobody, Work
 
@@ -121,7 +121,7 @@ class _Fit:
         self._num_labels = len(feedback.labels[keys[0]])
         self._num_updates = learner.num_updates(self._config, self._num_labels)
         batch_runs = training.choose_batch_runs(execution.batch_runs)
-        self._rows = Rows.of(len(keys), batch_runs, mesh=None)
+        self._slots = Slots.of(len(keys), batch_runs, mesh=None)
         self._chunk_updates = min(execution.chunk_updates or _CHUNK_UPDATES, _CHUNK_UPDATES)
 
     def rewards(self, came: Sequence[signal.Signals]) -> dict[LabelKey, jax.Array]:
@@ -146,7 +146,7 @@ class _Fit:
             )
         )
         clock = restored.clock if restored else Clock()
-        states = self._rows.fill(restored.states if restored else fresh)
+        states = self._slots.fill(restored.states if restored else fresh)
         if update == self._num_updates:
             return states
         interval = max(_LEAST_INTERVAL, -(-self._num_updates // _CHECKPOINTS))
@@ -158,21 +158,21 @@ class _Fit:
             split="reward",
             owners=tuple(owners),
             names=tuple(f"reward model of {key.dataset}, seed {key.seed}" for key in self._keys),
-            program=TrainingProgram(self._learner, self._config, self._feedback.store, self._rows),
-            keys=self._rows.fill([batch_key for _, batch_key in both]),
+            program=TrainingProgram(self._learner, self._config, self._feedback.store, self._slots),
+            keys=self._slots.fill([batch_key for _, batch_key in both]),
             data=(
-                self._rows.fill(views),
-                self._rows.fill([self._feedback.pairs[key] for key in self._keys]),
+                self._slots.fill(views),
+                self._slots.fill([self._feedback.pairs[key] for key in self._keys]),
             ),
             num_updates=self._num_updates,
             interval=interval,
-            chunk_updates=self._rows.chunk_updates(self._chunk_updates),
+            chunk_updates=self._slots.chunk_updates(self._chunk_updates),
             is_alone=len(self._feedback.labels) == 1,
         )
         loop = Loop(work, states, update, clock, checkpoints, metrics, self._report, came, started)
         loop.run(Nobody())
-        if loop.last_words and not loop.running():
-            raise Diverged(loop.last_words[-1])
+        if loop.divergences and not loop.running():
+            raise Diverged(loop.divergences[-1])
         self._report(Told(f"{stage}: fitted in {loop.clock.wall_seconds:.0f} s"))
         return loop.states
 
@@ -188,13 +188,13 @@ class _Fit:
             "labels": [
                 {**key._asdict(), "digest": _digest(self._feedback, key)} for key in self._keys
             ],
-            "rows": self._rows.count,
+            "rows": self._slots.count,
         }
         expected = json.loads(json.dumps(metadata))
         shapes = jax.eval_shape(lambda: {"states": training.stack_runs(fresh)})
         return Checkpoints(
             folder=self._folder.reward_checkpoints(self._num_labels),
-            template=lambda rows: shapes,
+            template=lambda count: shapes,
             pack=lambda states: {"states": states},
             metadata=metadata,
             differs=lambda found: difference(
@@ -206,7 +206,7 @@ class _Fit:
     def _judge(self, states: Any) -> None:
         """Write down how often each model is right on fresh pairs, unless it is on disk."""
         metrics = self._folder.metrics
-        for row, key in enumerate(self._keys):
+        for slot, key in enumerate(self._keys):
             owners = self._feedback.owners(key)
             if all(metrics.values(run, "reward", "reward/fresh_pairs") for run in owners):
                 continue
@@ -226,7 +226,7 @@ class _Fit:
             scores = training.score(
                 self._learner,
                 self._config,
-                training.take_runs(states, row),
+                training.take_runs(states, slot),
                 self._feedback.store,
                 view,
                 fresh.to_device(dataset, int(view.first_row)),
@@ -255,19 +255,19 @@ class _Fit:
         """r_hat of each model on the rows of its own data set."""
         found: dict[LabelKey, jax.Array] = {}
         for id, dataset in self._feedback.data.items():
-            rows = [row for row, key in enumerate(self._keys) if key.dataset == id]
-            if not rows:
+            slots = [slot for slot, key in enumerate(self._keys) if key.dataset == id]
+            if not slots:
                 continue
             relabelled = training.relabel(
                 self._learner,
                 self._config,
-                training.take_runs(states, np.array(rows)),
+                training.take_runs(states, np.array(slots)),
                 self._feedback.store,
-                training.stack_runs([self._feedback.views[id]] * len(rows)),
+                training.stack_runs([self._feedback.views[id]] * len(slots)),
                 len(dataset.observations),
-                self._rows.batch_runs,
+                self._slots.batch_runs,
             )
-            found |= {self._keys[row]: own for row, own in zip(rows, relabelled, strict=True)}
+            found |= {self._keys[slot]: own for slot, own in zip(slots, relabelled, strict=True)}
         return found
 
 

@@ -31,7 +31,7 @@ from experiments.runs.experiment import (
     named_settings,
 )
 from experiments.runs.folder import RunFolder
-from experiments.runs.groups import Rows, TrainingProgram, fitting_size, settled_size
+from experiments.runs.groups import Slots, TrainingProgram, fitting_size, settled_size
 from experiments.runs.labels import key_of
 from experiments.runs.loop import Loop, Nobody, Work
 from experiments.runs.results import RunResult
@@ -176,7 +176,7 @@ class _Policies:
         self._dims = (store.observations.shape[1], store.actions.shape[1])
         self._scales = [environment.spaces(run.env_name).actions for run in runs]
         self._keys = [purpose_key(run.seed, Purpose.BATCHES) for run in runs]
-        self._compiled: tuple[Rows, TrainingProgram] | None = None
+        self._compiled: tuple[Slots, TrainingProgram] | None = None
         all_settings = [named_settings(run.resolved()) for run in runs]
         names = differing(all_settings) or ["env_name", "seed"]
         self._names = [
@@ -186,25 +186,25 @@ class _Policies:
     def train(self, came: Sequence[signal.Signals], started: float) -> None:
         """Raises Stopped after a signal, Diverged when no run is left with finite numbers."""
         size = self._group_size()
-        rows, program = self._program_of(size)
-        last_words: list[str] = []
+        slots, program = self._program_of(size)
+        divergences: list[str] = []
         for first in range(0, len(self._runs), size):
             group = range(first, min(first + size, len(self._runs)))
             if len(group) < len(self._runs):
                 last = group.stop - 1
                 self._report(Told(f"runs {first} to {last} of {len(self._runs)}"))
-            last_words += self._train_group(group, rows, program, came, started)
+            divergences += self._train_group(group, slots, program, came, started)
             started = time.monotonic()
         stopped = [self._folder.metrics.stopped_at(run) for run in range(len(self._runs))]
-        if last_words and None not in stopped:
-            raise Diverged(last_words[-1])
+        if divergences and None not in stopped:
+            raise Diverged(divergences[-1])
 
-    def _program_of(self, size: int) -> tuple[Rows, TrainingProgram]:
+    def _program_of(self, size: int) -> tuple[Slots, TrainingProgram]:
         """Of groups of so many runs; one whose memory was measured is compiled already."""
-        rows = Rows.of(size, self._batch_runs, self._mesh)
-        if self._compiled is None or self._compiled[0] != rows:
-            program = TrainingProgram(self._learner, self._config, self._store, rows)
-            self._compiled = rows, program
+        slots = Slots.of(size, self._batch_runs, self._mesh)
+        if self._compiled is None or self._compiled[0] != slots:
+            program = TrainingProgram(self._learner, self._config, self._store, slots)
+            self._compiled = slots, program
         return self._compiled
 
     def _group_size(self) -> int:
@@ -221,9 +221,9 @@ class _Policies:
         """Bytes that a chunk of so many runs needs."""
         if size == 1:
             return 0  # there is no smaller group
-        rows, program = self._program_of(size)
-        states = rows.fill([self._init(self._runs[0])])
-        return program.memory(states, rows.fill(self._keys[:1]), (rows.fill(self._views[:1]),))
+        slots, program = self._program_of(size)
+        states = slots.fill([self._init(self._runs[0])])
+        return program.memory(states, slots.fill(self._keys[:1]), (slots.fill(self._views[:1]),))
 
     def _init(self, run: Experiment) -> Any:
         """The state of a run before its first update."""
@@ -238,27 +238,15 @@ class _Policies:
     def _train_group(
         self,
         group: range,
-        rows: Rows,
+        slots: Slots,
         program: TrainingProgram,
         came: Sequence[signal.Signals],
         started: float,
     ) -> list[str]:
         """The sentences about runs whose numbers are no longer finite."""
-        metrics, first = self._folder.metrics, self._runs[group.start]
-        checkpoints = self._checkpoints(group, rows)
-        work = Work(
-            stage="training",
-            split="train",
-            owners=tuple((number,) for number in group),
-            names=tuple(self._names[number] for number in group),
-            program=program,
-            keys=rows.fill([self._keys[number] for number in group]),
-            data=(rows.fill([self._views[number] for number in group]),),
-            num_updates=first.num_updates,
-            interval=first.eval_interval,
-            chunk_updates=rows.chunk_updates(self._execution.chunk_updates),
-            is_alone=len(self._runs) == 1,
-        )
+        metrics = self._folder.metrics
+        checkpoints = self._checkpoints(group, slots)
+        work = self._work(group, slots, program)
         evaluations = Evaluations(
             {number: self._runs[number] for number in group},
             [self._normalisers[number] for number in group],
@@ -285,14 +273,29 @@ class _Policies:
             metrics.become(known)
         if restored:
             self._report(Told(f"going on from update {update:,}"))
-            states, clock = rows.fill(restored.states), restored.clock
+            states, clock = slots.fill(restored.states), restored.clock
         else:
-            states = rows.fill([self._init(self._runs[number]) for number in group])
+            states = slots.fill([self._init(self._runs[number]) for number in group])
             clock = Clock()
         loop = Loop(work, states, update, clock, checkpoints, metrics, self._report, came, started)
         if loop.running():
             loop.run(evaluations if hosts.is_first() else Nobody())
-        return loop.last_words
+        return loop.divergences
+
+    def _work(self, group: range, slots: Slots, program: TrainingProgram) -> Work:
+        return Work(
+            stage="training",
+            split="train",
+            owners=tuple((number,) for number in group),
+            names=tuple(self._names[number] for number in group),
+            program=program,
+            keys=slots.fill([self._keys[number] for number in group]),
+            data=(slots.fill([self._views[number] for number in group]),),
+            num_updates=self._runs[0].num_updates,
+            interval=self._runs[0].eval_interval,
+            chunk_updates=slots.chunk_updates(self._execution.chunk_updates),
+            is_alone=len(self._runs) == 1,
+        )
 
     def _drop_rows_behind(self, update: int, group: range, done: set[int], work: Work) -> None:
         """Keep the metrics up to `update`.
@@ -311,17 +314,17 @@ class _Policies:
 
         self._folder.metrics.keep(is_kept)
 
-    def _checkpoints(self, group: range, rows: Rows) -> Checkpoints:
+    def _checkpoints(self, group: range, slots: Slots) -> Checkpoints:
         runs = [self._runs[number] for number in group]
         digests = [self._folder.dataset_digest(run.dataset.id) for run in runs]
-        padding = rows.count - len(runs)
+        padding = slots.count - len(runs)
         numbers = [*group, *[group.stop - 1] * padding]
         normalisers = [self._normalisers[number] for number in numbers]
         scales = [self._scales[number] for number in numbers]
         metadata = {
             "runs": [run.resolved() for run in runs],
             "first_run": group.start,
-            "rows": rows.count,
+            "rows": slots.count,
             "dataset_digests": digests,
             "observation_dim": self._dims[0],
             "action_dim": self._dims[1],

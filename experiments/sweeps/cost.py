@@ -25,7 +25,7 @@ from appo_jax.trainable import snapshot
 from experiments.runs import reward_controls
 from experiments.runs.checkpoints import KEPT
 from experiments.runs.experiment import Experiment
-from experiments.runs.groups import Rows, TrainingProgram
+from experiments.runs.groups import Slots, TrainingProgram
 from experiments.runs.labels import LabelKey, key_of
 from experiments.sweeps.plan import Grid
 
@@ -96,8 +96,8 @@ def of_grid(grid: Grid, rates: Rates, cores: int, is_cpu: bool) -> Cost:
         seconds = max(training_seconds, evaluating)
     compiling = sum(one.compiling for one in [rates.policy, *rates.rewards.values()])
     batch_runs = training.choose_batch_runs(grid.execution.batch_runs)
-    rows = Rows.of(len(grid.runs), batch_runs, None)
-    chunk_updates = rows.chunk_updates(grid.execution.chunk_updates)
+    slots = Slots.of(len(grid.runs), batch_runs, None)
+    chunk_updates = slots.chunk_updates(grid.execution.chunk_updates)
     bytes = sum(
         min(KEPT, math.ceil(run.num_updates / run.eval_interval)) * rates.policy.bytes
         + _FILES
@@ -130,8 +130,8 @@ class Meter:
         run = grid.runs[0]
         algorithm = registry.algorithm(run.algorithm)
         batch_runs = training.choose_batch_runs(grid.execution.batch_runs)
-        num_rows = 1 if batch_runs == "map" else len(grid.runs)
-        setting = _Setting(run, Rows.of(num_rows, batch_runs, None))
+        num_slots = 1 if batch_runs == "map" else len(grid.runs)
+        setting = _Setting(run, Slots.of(num_slots, batch_runs, None))
         rewards = {}
         if reward_controls.needs_model(run.algorithm, run.reward):
             for count in sorted({one.num_feedback for one in grid.runs}):
@@ -140,7 +140,7 @@ class Meter:
                     f"reward model of {count} labels",
                     algorithm.reward_learner,
                     run.reward_model,
-                    _Setting(labelled, Rows.of(1, batch_runs, None)),
+                    _Setting(labelled, Slots.of(1, batch_runs, None)),
                 )
         policy = self._program(run.algorithm, algorithm.policy_learner, run.policy, setting)
         episodes = {
@@ -153,7 +153,7 @@ class Meter:
         run = setting.run
         key = json.dumps(
             [learner.__name__, repr(config), run.num_feedback, run.segment_length, run.env_name]
-            + [setting.rows.count]
+            + [setting.slots.count]
         )
         if key not in self._programs:
             found = self._programs[key] = _timed(learner, config, setting)
@@ -171,8 +171,8 @@ class Meter:
 class _Setting:
     """Noise in the shapes of a run's data, and labels of it."""
 
-    def __init__(self, run: Experiment, rows: Rows):
-        self.run, self.rows = run, rows
+    def __init__(self, run: Experiment, slots: Slots):
+        self.run, self.slots = run, slots
         self.spaces = environment.spaces(run.env_name)
         data = _noise(self.spaces, max(_STEPS, 2 * run.segment_length))
         store, (view,) = dataset.to_device_together([data], run.segment_length)
@@ -196,19 +196,19 @@ def _noise(spaces: environment.Spaces, steps: int) -> Dataset:
 
 
 def _timed(learner: Any, config: Any, setting: _Setting) -> Program:
-    run, rows, dims = setting.run, setting.rows, setting.spaces[:2]
+    run, slots, dims = setting.run, setting.slots, setting.spaces[:2]
     is_policy = hasattr(learner, "Swept")
     key = purpose_key(0, Purpose.REWARD_MODEL)
     data: tuple[Any, ...]
     if is_policy:
         state = _policy_state(run, dims)
-        data = (rows.fill([setting.view]),)
+        data = (slots.fill([setting.view]),)
     else:
         init = jax.jit(learner.init, static_argnums=(0, 2, 3, 4))
         state = init(config, key, *dims, run.num_feedback)
-        data = (rows.fill([setting.view]), rows.fill([setting.pairs]))
-    program = TrainingProgram(learner, config, setting.store, rows)
-    states, keys = rows.fill([state]), rows.fill([purpose_key(0, Purpose.BATCHES)])
+        data = (slots.fill([setting.view]), slots.fill([setting.pairs]))
+    program = TrainingProgram(learner, config, setting.store, slots)
+    states, keys = slots.fill([state]), slots.fill([purpose_key(0, Purpose.BATCHES)])
     began = time.perf_counter()
     program.compile(states, keys, data)
     compiling = time.perf_counter() - began
@@ -218,7 +218,7 @@ def _timed(learner: Any, config: Any, setting: _Setting) -> Program:
         states, *_ = jax.block_until_ready(program.chunk(_CHUNK, states, keys, data))
         seconds.append(time.perf_counter() - began)
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(state) if hasattr(leaf, "nbytes"))
-    of_one = statistics.median(seconds[1:]) / _CHUNK / rows.count
+    of_one = statistics.median(seconds[1:]) / _CHUNK / slots.count
     return Program(of_one, compiling, size)
 
 

@@ -27,7 +27,7 @@ from experiments.sweeps.definition import Wanted
 Key = tuple[str, int]
 PLAN_FILE = "sweep.json"
 # In which the runs of a grid may differ.
-_ROWS = ("env_name", "dataset", "num_feedback", "swept", "seed")
+_AXES = ("env_name", "dataset", "num_feedback", "swept", "seed")
 _ATTEMPTS = 2
 
 
@@ -44,7 +44,7 @@ class Grid:
         return self.runs[0].algorithm
 
     @property
-    def told(self) -> str:
+    def title(self) -> str:
         """For a person."""
         return f"{self.algorithm}, {len(self.runs)} run{'s' * (len(self.runs) > 1)}"
 
@@ -111,7 +111,7 @@ def _groups(wanted: Sequence[Wanted]) -> Iterator[list[Wanted]]:
     groups: dict[str, list[Wanted]] = {}
     for one in wanted:
         resolved = one.run.resolved()
-        shared = {name: value for name, value in resolved.items() if name not in _ROWS}
+        shared = {name: value for name, value in resolved.items() if name not in _AXES}
         groups.setdefault(json.dumps([shared, str(one.execution.preferences)]), []).append(one)
     yield from groups.values()
 
@@ -121,7 +121,7 @@ def _new(group: Sequence[Wanted], workdir: Path, again: bool) -> Grid:
     name = f"{runs[0].algorithm.replace(':', '.')}-{runs[0].num_updates}-{digest(runs)}"
     execution = _execution(group[0], workdir / (name + "-again" * again))
     if not execution.runs_per_group and training.choose_batch_runs(execution.batch_runs) == "map":
-        # Rows in turn gain nothing from being many: one setting after another comes to its end.
+        # Runs in turn gain nothing from being many: one setting after another comes to its end.
         seeds = len({run.seed for run in runs})
         size = next(size for size in range(seeds, 0, -1) if len(runs) % size == 0)
         execution = dataclasses.replace(execution, runs_per_group=size)

@@ -16,10 +16,11 @@ from pathlib import Path
 import jax
 from absl import app, flags, logging
 
-from appo_jax.types import Diverged, InputError
+from appo_jax.types import Diverged, InputError, first_line
 from experiments.terminal import signals
 
 GOES_ON = "the same command goes on from what is on disk"
+ALL_CORES = "all cores of this machine"  # of `available_cores`, for a person
 _HELP_COLUMN = 35  # at which a flag's description begins in `--help`
 
 
@@ -87,7 +88,7 @@ def _of_the_machine(error: Exception) -> str | None:
     """What the machine lacks where that is why, else None."""
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         return (
-            f"out of memory ({_first_line(error)}), expected smaller settings (--batch_size, ...) "
+            f"out of memory ({first_line(error)}), expected smaller settings (--batch_size, ...) "
             "or fewer runs at once (--runs_per_group)"
         )
     try:
@@ -95,19 +96,18 @@ def _of_the_machine(error: Exception) -> str | None:
     except Exception as no_device:  # depends on the platform
         return (
             f"JAX_PLATFORMS={jax.config.values['jax_platforms']}: no such device "
-            f"({_first_line(no_device)}), expected one of this machine, or the variable left out"
+            f"({first_line(no_device)}), expected one of this machine, or the variable left out"
         )
     return None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def parse_flags(values: flags.FlagValues, argv: Sequence[str], about: str = "") -> list[str]:
     """Parse the command line. Raises InputError for a flag that can't be; `--help` exits."""
     if any(word in ("--help", "-help", "-h") for word in argv[1:]):
-        print(f"{about}\n\n{help_text(values)}")
+        try:
+            print(f"{about}\n\n{help_text(values)}", flush=True)
+        except BrokenPipeError:  # `--help | head`; what is left would be written at the end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     try:
         rest = values(argv)

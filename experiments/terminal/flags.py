@@ -5,7 +5,9 @@ is said in the flag's help.
 """
 
 import os
-from collections.abc import Sequence
+import re
+import types
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,12 @@ from absl import flags
 
 from appo_jax import settings
 from appo_jax.types import InputError
+
+
+class _Several(tuple[Any, ...]):
+    """The values of a flag, and the text that they were."""
+
+    text: str
 
 
 class _ListParser(flags.ArgumentParser):
@@ -24,7 +32,8 @@ class _ListParser(flags.ArgumentParser):
 
     def parse(self, argument: Any) -> tuple[Any, ...]:
         words = argument.split(",") if isinstance(argument, str) else argument
-        found = tuple(self._one(word) for word in words)
+        found = _Several(self._one(word) for word in words)
+        found.text = ",".join(map(str, words))
         if len(set(found)) < len(found):
             raise ValueError("holds a value twice, expected each once")
         return found
@@ -91,38 +100,41 @@ def define_settings(
     prefix: str = "",
     several: Sequence[str] = (),
     names: Sequence[str] | None = None,
+    defaults: Mapping[str, str] = types.MappingProxyType({}),
 ) -> None:
-    """Define a flag for each setting of a class, or for those of `names`; the run's own aside."""
+    """Define a flag for each setting of a class, or for those of `names`; the run's own aside.
+
+    defaults: by field, what a command takes that isn't told, where it isn't the field's own.
+    """
     for field in settings.fields(cls):
         if field.setting.of_run or (names is not None and field.name not in names):
             continue
-        help = f"{field.setting.help}{_default(field)}"
+        default = defaults.get(field.name, _default(field))
+        help = field.setting.help + (f" (default: {default})" if default else "")
         define(values, prefix + field.name, field.type, help, group, None, field.name in several)
 
 
 def decimal_commas(values: flags.FlagValues) -> list[str]:
     """A sentence for each flag whose two values may be one number, written with a comma."""
     found = {
-        name: values[name].value
+        name: value.text
         for name in values
-        if isinstance(parser := values[name].parser, _ListParser)
-        and isinstance(parser.parser, flags.FloatParser)
+        if isinstance(value := values[name].value, _Several) and isinstance(value[0], float)
     }
     return [
-        f"--{name} has two values, {numbers[0]:g} and {numbers[1]:g}, which are a grid; one number "
-        f"is written with a point, like {numbers[0]:g}.{numbers[1]:g}"
-        for name, numbers in found.items()
-        if numbers and len(numbers) == 2 and all(number.is_integer() for number in numbers)
+        f"--{name}={text} has two values, which are a grid; one number is written with a point, "
+        f"--{name}={text.replace(',', '.')}"
+        for name, text in found.items()
+        if re.fullmatch(r"-?\d+,\d+", text)
     ]
 
 
 def _default(field: settings.Field) -> str:
     if field.default is None:
         return ""
-    default = f" (default: {_word(field.default)}"
     if field.setting.with_terminations is not None:
-        default += f", with --env {_word(field.setting.with_terminations)}"
-    return f"{default})"
+        return f"{_word(field.default)}, with --env {_word(field.setting.with_terminations)}"
+    return _word(field.default)
 
 
 def _word(value: Any) -> str:

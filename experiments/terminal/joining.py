@@ -19,12 +19,44 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 import jax
+from absl import flags
 
-from appo_jax.types import InputError
+from appo_jax.types import InputError, first_line
+from experiments.runs import hosts
+from experiments.terminal import cli
+from experiments.terminal.flags import define
 
 HEARTBEAT_SECONDS = 60  # without one a process counts as gone
 JOIN_SECONDS = 120  # to wait for the others at the beginning
 LEAVE_SECONDS = 60  # to wait for the others at the end
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Define the flags that say which of several processes this one is."""
+    group = "Several hosts (the same command on each; docs/machines.md)"
+    first = "host:port of process 0, at which the processes of one program find each other"
+    define(values, "coordinator_address", str, first, group)
+    define(values, "num_processes", int, "how many processes share the runs of the grid", group)
+    define(values, "process_id", int, "which of them this one is, from 0 on", group)
+
+
+@contextlib.contextmanager
+def with_others(values: flags.FlagValues, num_runs: int) -> Iterator[None]:
+    """Be one of the processes that the flags name for the block; if they name none, nothing.
+
+    Raises InputError for wrong flags, more processes than runs, and as `joined` does.
+    """
+    place = values.coordinator_address, values.num_processes, values.process_id
+    if not check(*place):
+        yield
+        return
+    hosts.check_count(values.num_processes, num_runs)
+    with joined(*place, cli.GOES_ON):
+        try:
+            yield
+        except BaseException as error:
+            hosts.tell_of_end(error)
+            raise
 
 
 def check(
@@ -97,7 +129,7 @@ def joined(
             shutdown_timeout_seconds=LEAVE_SECONDS,
         )
     except Exception as error:  # depends on what failed
-        raise InputError(cannot_join(str(error).splitlines()[0])) from error
+        raise InputError(cannot_join(first_line(error))) from error
     _state.sentence = alone
     try:
         yield

@@ -64,7 +64,7 @@ class Progress:
 
     def _where(self) -> str:
         grid = self._grids[self._number]
-        return f"grid {self._number + 1} of {len(self._grids)} ({grid.told})"
+        return f"grid {self._number + 1} of {len(self._grids)} ({grid.title})"
 
     def close(self) -> None:
         """Leave the bar as it is."""

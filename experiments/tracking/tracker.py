@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
+from appo_jax import by_name
 from appo_jax.types import InputError
 
-# By name: module and factory, and the extra that installs what it imports.
+# By name, which is also that of the extra: where it is, and the package that the extra installs.
 _KNOWN = {
-    "tensorboard": ("experiments.tracking.tensorboard", "TensorBoard", "tensorboardX"),
-    "wandb": ("experiments.tracking.weights_and_biases", "WeightsAndBiases", "wandb"),
+    "tensorboard": ("experiments.tracking.tensorboard:TensorBoard", "tensorboardX"),
+    "wandb": ("experiments.tracking.weights_and_biases:WeightsAndBiases", "wandb"),
 }
 
 
@@ -53,20 +54,15 @@ def find(name: str) -> Factory:
 
     Raises InputError for an unknown one, and for one whose package isn't installed.
     """
-    module, attribute, package = _KNOWN.get(name, (*name.partition(":")[::2], None))
-    if not attribute:
-        raise InputError(
-            f"tracker {name!r:.60}: expected {', '.join(_KNOWN)}, or module:name of your own"
-        )
-    try:
-        if package:
+    place, package = _KNOWN.get(name, (name, None))
+    if package is not None:
+        try:
             importlib.import_module(package)
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        missing = (
-            f"what `pip install 'appo-jax[{name}]'` adds" if package else "a module that has it"
-        )
-        raise InputError(f"tracker {name!r}: {error}, expected {missing}") from error
+        except ImportError as error:
+            raise InputError(
+                f"tracker {name!r}: {error}, expected what `pip install 'appo-jax[{name}]'` adds"
+            ) from error
+    found = by_name.find("tracker", place, _KNOWN)
     if not callable(found):
         raise InputError(
             f"tracker {name!r}: found {found!r:.60}, expected a function or a class that makes one"

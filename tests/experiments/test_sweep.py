@@ -184,7 +184,7 @@ def test_a_dry_run_tells_what_it_costs(
     )
     main("--experiment=panel", "--only_algorithm=oracle", f"--data_dir={data_dir}", "--dry_run")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-3] == "missing: 2 data sets, which these commands make:"
+    assert lines[-3] == "missing: 2 data sets, to be made by:"
     assert lines[-1].startswith(
         "  sweep-into-v3, 300,000 transitions: python -m experiments.collect"
     )
@@ -192,14 +192,17 @@ def test_a_dry_run_tells_what_it_costs(
 
 
 def test_missing_data_are_said_before_any_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError) as caught:
         main("--experiment=lambda", "--only_task=sweep", f"--data_dir={tmp_path}")
     text = str(caught.value)
     assert text.startswith(f"--data_dir={tmp_path}: 1 data set isn't there, expected ")
-    assert "python -m experiments.collect --task=sweep --dataset=medium-replay" in text
+    assert text.endswith("or what the commands above make, in hours")
+    title, command = capsys.readouterr().out.splitlines()
+    assert title == "missing: 1 data set, to be made by:"
+    assert "python -m experiments.collect --task=sweep --dataset=medium-replay" in command
     assert not list(tmp_path.iterdir())
     for flag, expected in {
         "--num_seeds=0": "--num_seeds=0: expected a number from 1",

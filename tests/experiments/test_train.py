@@ -53,7 +53,7 @@ def test_tells_what_it_does(finished: Finished, data_dir: Path) -> None:
     text = "\n".join(finished.lines)
     for expected in (
         f"task           {TASK}-v3, seed 0",
-        "algorithm      appo, APPO: adversarial policy optimisation on r_hat; lam 0.03, discount",
+        "algorithm      appo, APPO: adversarial policy optimisation on a learned reward; lam 0.03",
         "policy         hidden_layers 1 (3), hidden_dim 16 (256), batch_size 8 (256), num_pairs",
         f"data set       lire/{TASK}-v3/n{SIZE}",
         f"(--dataset=auto found a local medium-replay set in {data_dir})",

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from appo_jax.data import plain_npz
-from appo_jax.data.dataset import Episode, as_float32, from_episodes
+from appo_jax.data.array_checks import as_float32
+from appo_jax.data.dataset import Episode, from_episodes
 from appo_jax.data.formats.format import Imported, Request, check_names
 from appo_jax.types import InputError
 

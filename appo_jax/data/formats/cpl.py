@@ -8,7 +8,7 @@ row i is paired with row i + rows / 2.
 import numpy as np
 
 from appo_jax.data import plain_npz
-from appo_jax.data.dataset import as_float32
+from appo_jax.data.array_checks import as_float32
 from appo_jax.data.formats.format import (
     Imported,
     Request,

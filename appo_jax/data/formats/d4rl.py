@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from appo_jax.data.dataset import Episode, as_bool, as_float32, from_episodes
+from appo_jax.data.array_checks import as_bool, as_float32
+from appo_jax.data.dataset import Episode, from_episodes
 from appo_jax.data.formats.format import Imported, Request, check_names, check_shapes
 from appo_jax.data.hdf5 import check_sizes
 from appo_jax.types import InputError

@@ -13,6 +13,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -167,6 +168,17 @@ def test_archives_that_are_refused(
     (tmp_path / "drawer-open-v2.zip").write_bytes(content)
     with pytest.raises(InputError, match=message):
         fetch(tmp_path)
+
+
+def test_a_disk_without_room(
+    tmp_path: Path, archive: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "drawer-open-v2.zip").write_bytes(archive)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    message = r"drawer-open-v2.zip, unpacked, takes about \d+ MB, .* has room for 0 MB, expected"
+    with pytest.raises(InputError, match=message):
+        fetch(tmp_path)
+    assert "drawer-open-v2" not in left(tmp_path)
 
 
 def test_names_that_are_refused(tmp_path: Path) -> None:

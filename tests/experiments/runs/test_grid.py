@@ -346,15 +346,15 @@ def test_spread_over_eight_devices(
 
 
 def test_chunks_are_shorter_on_a_cpu_and_of_many_rows() -> None:
-    assert [groups.Rows.of(1, "map", None).chunk_updates(wanted) for wanted in (None, 7)] == [
+    assert [groups.Slots.of(1, "map", None).chunk_updates(wanted) for wanted in (None, 7)] == [
         100,
         7,
     ]
-    assert [groups.Rows.of(20, how, None).chunk_updates(None) for how in ("map", "vmap")] == [
+    assert [groups.Slots.of(20, how, None).chunk_updates(None) for how in ("map", "vmap")] == [
         5,
         100,
     ]
-    assert groups.Rows.of(200, "map", None).chunk_updates(None) == 1
+    assert groups.Slots.of(200, "map", None).chunk_updates(None) == 1
 
 
 def test_flags_of_a_grid(data_dir: Path) -> None:

@@ -32,12 +32,12 @@ with joining.joined(f"localhost:{sys.argv[1]}", 2, own, "kept"):
     whole = {"numbers": np.arange(8.0).reshape(4, 2), "keys": keys}
     spread = training.spread(training.runs_mesh(), whole)
     assert spread["numbers"].shape == (4, 2) and not spread["numbers"].is_fully_addressable
-    found = hosts.rows_to_first(spread)
+    found = hosts.slots_to_first(spread)
     assert (found is None) == (own == 1)
     if found is not None:
         np.testing.assert_array_equal(found["numbers"], whole["numbers"])
         assert (found["keys"] == keys).all()
-    np.testing.assert_array_equal(hosts.rows_to_all(spread["numbers"]), whole["numbers"])
+    np.testing.assert_array_equal(hosts.slots_to_all(spread["numbers"]), whole["numbers"])
     hosts.check_same("the numbers", 1)
     try:
         hosts.check_same("the numbers", own)
@@ -82,8 +82,8 @@ def test_one_process_has_nobody_to_wait_for() -> None:
     assert hosts.from_first(lambda: arrays) is arrays
     assert hosts.first_before_others(lambda: arrays) is arrays
     assert hosts.of_all(arrays)[0] is arrays
-    assert hosts.rows_to_first(arrays) is arrays
-    found = hosts.rows_to_all(arrays["rows"])
+    assert hosts.slots_to_first(arrays) is arrays
+    found = hosts.slots_to_all(arrays["rows"])
     assert isinstance(found, np.ndarray)
     assert found.tolist() == [0, 1, 2]
     assert hosts.signals_of_all([]) == []

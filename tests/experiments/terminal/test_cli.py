@@ -174,6 +174,16 @@ def test_help_has_the_groups_in_order_and_no_library(capsys: pytest.CaptureFixtu
     assert "theirs" not in printed
 
 
+def test_help_that_nobody_reads_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        with pytest.raises(SystemExit) as ended:
+            parse_flags(defined(), ["command", "--help"])
+    assert ended.value.code == 0
+
+
 def test_naming() -> None:
     with pytest.raises(InputError, match="^--size: is 3$"), naming("size"):
         raise InputError("is 3")

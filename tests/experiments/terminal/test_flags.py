@@ -98,15 +98,15 @@ def test_a_decimal_comma_is_told(data_dir: Path, capsys: pytest.CaptureFixture[s
         return decimal_commas(values)
 
     assert told("--lam", "0,03") == [
-        "--lam has two values, 0 and 3, which are a grid; one number is written with a point, like "
-        "0.3"
+        "--lam=0,03 has two values, which are a grid; one number is written with a point, "
+        "--lam=0.03"
     ]
     assert told("--lam=0.5,3", "--seed=0,3", "--discount=0.9") == []
-    assert told("--lam=1,2,3") == []
+    assert told("--lam=1,2,3", "--discount=0,1.0") == []
     place = (f"--data_dir={data_dir}", "--workdir=/dev/null/run", "--nocompilation_cache")
     with pytest.raises(InputError, match="--workdir=/dev/null/run: can't be written to"):
         call(train, *TINY, *place, "--lam=0,3")
-    assert "\nwarning: --lam has two values, 0 and 3, which are a grid" in capsys.readouterr().out
+    assert "\nwarning: --lam=0,3 has two values, which are a grid" in capsys.readouterr().out
 
 
 def test_bad_values_without_data(tmp_path: Path) -> None:
@@ -319,6 +319,17 @@ def test_the_home_folder_in_paths_of_all_commands(monkeypatch: pytest.MonkeyPatc
             assert parsed in ("/home/me/a", ("/home/me/a",)), f"{command} --{name}"
             found.append((command, name))
     assert {("evaluate", "output"), ("sweep", "workdir"), ("train", "preferences")} <= set(found)
+
+
+@pytest.mark.parametrize(("algorithm", "reward"), [("appo", "learned"), ("oracle", "true")])
+def test_help_tells_what_is_taken_where_nothing_is_told(algorithm: str, reward: str) -> None:
+    values = flags.FlagValues()
+    train.define_flags(values, ["train", f"--algorithm={algorithm}"])
+    text = " ".join(cli.help_text(values).split())
+    assert "simulator processes (default: all cores of this machine)" in text
+    assert "are a tie (default: 12.5 with --task, 0 with --env)" in text
+    assert f"or zero (default: {reward})" in text
+    assert "(default: )" not in text
 
 
 def _paths(values: flags.FlagValues) -> list[str]:
