@@ -58,6 +58,9 @@ class Config(Settings):
         "seen as often as what comes before",
         with_terminations=True,
     )
+    squared_error: bool = setting(
+        False, "critics pay for the square of their error, as PVO's do, not for its absolute value"
+    )
     adversarial_target: float | None = setting(
         None, "L_adv that lambda is adapted to, from lam on; lambda stays if left out"
     )
@@ -226,17 +229,20 @@ def pair_error(
     next_values: jax.Array,
     rewards: jax.Array,
     discounts: jax.Array,
+    squared: bool = False,
     is_step: jax.Array | None = None,
 ) -> jax.Array:
     """E: how far the segments' summed TD errors differ, eq. "practical q loss", second line.
 
     mean over pairs of |sum_l (Q(s_l, a_l) - gamma V(s_{l+1}) - r_hat(s_l, a_l)) of segment 0 minus
-    the same of segment 1|.
+    the same of segment 1|, or, `squared`, of its square.
 
-    q, next_values, rewards, discounts: `[pairs, 2, length]`; next_values are V(s_{l+1}).
-    Returns a scalar.
+    q, next_values, rewards, discounts: `[pairs, 2, length]`; next_values are V(s_{l+1}). is_step: of
+    `SegmentPairs`. Returns a scalar.
     """
-    td_errors = _summed_td_errors(q, next_values, rewards, discounts, is_step)
+    td_errors = losses.summed_td_errors(q, next_values, rewards, discounts, is_step)
+    if squared:
+        return jnp.mean(jnp.square(td_errors[:, 0] - td_errors[:, 1]))
     return jnp.mean(jnp.abs(td_errors[:, 0] - td_errors[:, 1]))
 
 
@@ -245,29 +251,17 @@ def segment_error(
     next_values: jax.Array,
     rewards: jax.Array,
     discounts: jax.Array,
+    squared: bool = False,
     is_step: jax.Array | None = None,
 ) -> jax.Array:
-    """Mean over segments of the same sum's absolute value, for environments that can terminate.
+    """Mean over segments of the same sum's size, for environments that can terminate.
 
     `pair_error` is the same for r_hat + c, and so leaves open whether going on is worth more than
     ending; this takes r_hat at its word. Not in the paper, whose episodes all have one length.
     Arguments as there.
     """
-    return jnp.mean(jnp.abs(_summed_td_errors(q, next_values, rewards, discounts, is_step)))
-
-
-def _summed_td_errors(
-    q: jax.Array,
-    next_values: jax.Array,
-    rewards: jax.Array,
-    discounts: jax.Array,
-    is_step: jax.Array | None,
-) -> jax.Array:
-    chex.assert_shape(q, (None, 2, None))
-    chex.assert_equal_shape([q, next_values, rewards, discounts])
-    if is_step is not None:
-        chex.assert_equal_shape([q, is_step])
-    return jnp.sum(q - discounts * next_values - rewards, axis=-1, where=is_step)
+    td_errors = losses.summed_td_errors(q, next_values, rewards, discounts, is_step)
+    return jnp.mean(jnp.square(td_errors) if squared else jnp.abs(td_errors))
 
 
 def critic_loss(lam: jax.Array | float, adversarial: jax.Array, error: jax.Array) -> jax.Array:
@@ -349,6 +343,7 @@ def _update_critics(
             next_values,
             pairs.rewards,
             discounts,
+            config.squared_error,
             pairs.is_step,
         )
         total = critic_loss(lam, adversarial, error)

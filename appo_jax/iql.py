@@ -20,6 +20,7 @@ beta `temperature` (a multiplier), alpha `tau` (Polyak's rate).
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, Literal
 
 import chex
@@ -143,16 +144,29 @@ def update_step(
     chex.assert_rank([batch.observations, batch.actions], 2)
     chex.assert_equal_shape([batch.observations, batch.next_observations])
     chex.assert_equal_shape([batch.actions[:, 0], batch.rewards, batch.terminations])
+    return update_with(functools.partial(_update_critics, config, batch), config, state, batch)
+
+
+def update_with(
+    update_critics: Callable[[TrainState, Params], tuple[TrainState, Metrics]],
+    config: Config,
+    state: TrainState,
+    batch: Transitions,
+) -> tuple[TrainState, Metrics]:
+    """The same update with other critics' losses; of the batch it reads observations and actions.
+
+    update_critics: from the state and the parameters of the V that critics read, to the state after
+    their step and its metrics.
+    """
     before = state.value.params
     inputs = state_action(batch.observations, batch.actions)
-    target_q = jnp.min(_q(config, state.target_critic_params, inputs), axis=0)
+    target_q = jnp.min(q_values(config, state.target_critic_params, inputs), axis=0)
     state, advantages, value_metrics = _update_value(config, state, batch.observations, target_q)
     value_params = before
     if config.variant == "jax":
         value_params = state.value.params
-        advantages = target_q - _v(config, value_params, batch.observations)
-    next_values = _v(config, value_params, batch.next_observations)
-    state, critic_metrics = _update_critics(config, state, batch, inputs, next_values)
+        advantages = target_q - values(config, value_params, batch.observations)
+    state, critic_metrics = update_critics(state, value_params)
     state, actor_metrics = _update_actor(config, state, batch, advantages)
     state = state.replace(
         target_critic_params=optax.incremental_update(
@@ -170,6 +184,31 @@ def act(config: Config, state: TrainState, observations: jax.Array) -> jax.Array
     observations: `[..., observation_dim]`, normalised. Returns `[..., action_dim]` in [-1, 1].
     """
     return _mean(config, state.actor.params, observations)
+
+
+def q_values(config: Config, params: Params, inputs: jax.Array) -> jax.Array:
+    """Both critics' Q of `state_action` inputs `[..., dim]`, `[critics, ...]`."""
+    return forward_ensemble(_network(config, 1), params, inputs)[..., 0]
+
+
+def values(config: Config, params: Params, observations: jax.Array) -> jax.Array:
+    """V of observations `[..., observation_dim]`, `[...]`."""
+    return forward(_network(config, 1), params, observations)[..., 0]
+
+
+def step_discounts(config: Config, state: TrainState, terminations: jax.Array) -> jax.Array:
+    """Gamma, or 0 where a followed termination is, in the shape of `terminations`."""
+    ends = terminations if config.follow_terminations else jnp.zeros_like(terminations)
+    return state.swept.discount * (1 - ends)
+
+
+def adam(
+    rate: float, schedule: Literal["cosine", "constant"], num_updates: int
+) -> optax.GradientTransformation:
+    """Adam, its rate constant or falling to 0 over the whole run along a cosine."""
+    if schedule == "constant":
+        return optax.adam(rate)
+    return optax.adam(optax.cosine_decay_schedule(rate, num_updates))
 
 
 def td_target(
@@ -193,7 +232,7 @@ def _update_value(
     """Also returns the advantages, of the V from before the update."""
 
     def loss(params: Params) -> tuple[jax.Array, jax.Array]:
-        advantages = target_q - _v(config, params, observations)
+        advantages = target_q - values(config, params, observations)
         return losses.expectile_loss(advantages, state.swept.expectile), advantages
 
     (loss_value, advantages), grads = jax.value_and_grad(loss, has_aux=True)(state.value.params)
@@ -203,18 +242,16 @@ def _update_value(
 
 
 def _update_critics(
-    config: Config,
-    state: TrainState,
-    batch: Transitions,
-    inputs: jax.Array,
-    next_values: jax.Array,
+    config: Config, batch: Transitions, state: TrainState, value_params: Params
 ) -> tuple[TrainState, Metrics]:
-    ends = batch.terminations if config.follow_terminations else jnp.zeros_like(batch.terminations)
-    target = td_target(batch.rewards, next_values, state.swept.discount * (1 - ends))
+    inputs = state_action(batch.observations, batch.actions)
+    next_values = values(config, value_params, batch.next_observations)
+    discounts = step_discounts(config, state, batch.terminations)
+    target = td_target(batch.rewards, next_values, discounts)
     over_critics = jnp.mean if config.variant == "lire" else jnp.sum
 
     def loss(params: Params) -> tuple[jax.Array, jax.Array]:
-        q = _q(config, params, inputs)
+        q = q_values(config, params, inputs)
         return over_critics(jnp.mean(jnp.square(q - target), axis=1)), jnp.mean(q)
 
     (loss_value, q_mean), grads = jax.value_and_grad(loss, has_aux=True)(state.critics.params)
@@ -241,24 +278,13 @@ def _update_actor(
     return state.replace(actor=state.actor.step(grads, _actor_optimiser(config))), metrics
 
 
-def _q(config: Config, params: Params, inputs: jax.Array) -> jax.Array:
-    return forward_ensemble(_network(config, 1), params, inputs)[..., 0]
-
-
-def _v(config: Config, params: Params, observations: jax.Array) -> jax.Array:
-    return forward(_network(config, 1), params, observations)[..., 0]
-
-
 def _mean(config: Config, params: Params, observations: jax.Array) -> jax.Array:
     network = _network(config, params["log_std"].shape[-1])
     return jnp.tanh(forward(network, params["mean"], observations))
 
 
 def _actor_optimiser(config: Config) -> optax.GradientTransformation:
-    if config.actor_schedule == "constant":
-        return optax.adam(config.actor_learning_rate)
-    schedule = optax.cosine_decay_schedule(config.actor_learning_rate, config.num_updates)
-    return optax.adam(schedule)
+    return adam(config.actor_learning_rate, config.actor_schedule, config.num_updates)
 
 
 def _network(config: Config, output_dim: int) -> MLP:

@@ -32,6 +32,26 @@ def actor_loss(log_probs: jax.Array, q: jax.Array, temperature: jax.Array | floa
     return jnp.mean(temperature * log_probs - q)
 
 
+def summed_td_errors(
+    q: jax.Array,
+    next_values: jax.Array,
+    rewards: jax.Array,
+    discounts: jax.Array,
+    is_step: jax.Array | None = None,
+) -> jax.Array:
+    """Sum over a segment's steps of Q(s_l, a_l) - gamma V(s_{l+1}) - r_hat(s_l, a_l).
+
+    q, next_values, rewards, discounts: `[pairs, 2, length]`; next_values are V(s_{l+1}), discounts
+    gamma, or 0 where the step reached a terminal state; is_step: of `SegmentPairs`. Returns
+    `[pairs, 2]`.
+    """
+    chex.assert_shape(q, (None, 2, None))
+    chex.assert_equal_shape([q, next_values, rewards, discounts])
+    if is_step is not None:
+        chex.assert_equal_shape([q, is_step])
+    return jnp.sum(q - discounts * next_values - rewards, axis=-1, where=is_step)
+
+
 def expectile_loss(differences: jax.Array, expectile: jax.Array | float) -> jax.Array:
     """Mean of |expectile - 1(u < 0)| u^2, IQL (Kostrikov et al. 2022), eq. 5.
 

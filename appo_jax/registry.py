@@ -12,6 +12,7 @@ from appo_jax import (
     iql,
     preference_predictor,
     preference_transformer,
+    pvo,
     reward_model,
 )
 from appo_jax.training import PolicyLearner, RewardLearner
@@ -45,6 +46,7 @@ ALGORITHMS = {
         iql,
         preference_transformer,
     ),
+    "pvo": Algorithm("PVO: IQL whose Q differs between segments as r_hat does", pvo, reward_model),
     "dppo": Algorithm(
         "DPPO: imitation of the windows that a predictor of preferences scores highest",
         dppo,

@@ -61,6 +61,22 @@ def test_segment_error_by_hand() -> None:
     assert appo.segment_error(Q, NEXT_VALUES, REWARDS, DISCOUNTS) == pytest.approx(0.4)
 
 
+def test_squared_errors_by_hand() -> None:
+    # The sums are -0.8 and 0: (-0.8 - 0)^2 = 0.64, and (0.64 + 0) / 2 = 0.32.
+    arguments = (Q, NEXT_VALUES, REWARDS, DISCOUNTS, True)
+    assert appo.pair_error(*arguments) == pytest.approx(0.64)
+    assert appo.segment_error(*arguments) == pytest.approx(0.32)
+
+
+@pytest.mark.parametrize("squared", [False, True])
+def test_a_square_presses_the_more_the_larger_the_error(squared: bool) -> None:
+    # dE/dQ is the sign of -0.8 for each step of segment 0, and its opposite for those of segment 1;
+    # of the square it is 2 * -0.8.
+    slope = 1.6 if squared else 1.0
+    found = jax.grad(appo.pair_error)(Q, NEXT_VALUES, REWARDS, DISCOUNTS, squared)
+    np.testing.assert_allclose(found, slope * np.array([[[-1, -1], [1, 1]]]), rtol=1e-6)
+
+
 def test_pairs_do_not_tell_what_a_step_is_worth() -> None:
     """They are the same for every r_hat + c, terminations or not; single segments are not."""
     discounts = DISCOUNTS.at[0, 0, 1].set(0.0)
@@ -77,11 +93,11 @@ def test_steps_behind_the_end_count_nothing() -> None:
     is_step = jnp.array([[[True, False], [True, True]]])
     behind = [array.at[0, 0, 1].set(9.0) for array in (Q, NEXT_VALUES, REWARDS, DISCOUNTS)]
     for error, expected in ((appo.pair_error, 0.6), (appo.segment_error, 0.3)):
-        assert error(*behind, is_step) == pytest.approx(expected)
-        gradient = jax.grad(error)(*behind, is_step)
+        assert error(*behind, is_step=is_step) == pytest.approx(expected)
+        gradient = jax.grad(error)(*behind, is_step=is_step)
         np.testing.assert_array_equal(gradient[0, 0] != 0, [True, False])
         with pytest.raises(AssertionError):
-            error(*behind, is_step[..., :1])
+            error(*behind, is_step=is_step[..., :1])
 
 
 def test_value_loss_by_hand() -> None:

@@ -56,7 +56,7 @@ LEARNERS = POLICY_LEARNERS | REWARD_LEARNERS
 
 for_each_learner = pytest.mark.parametrize("name", LEARNERS)
 # For tests of what no learner does itself; the others' programs take long to compile.
-LARGE = ("ipl", "preference_transformer", "preference_predictor")
+LARGE = ("ipl", "pvo", "preference_transformer", "preference_predictor")
 for_each_small_learner = pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in LEARNERS],

@@ -11,6 +11,7 @@ from appo_jax import (
     iql,
     preference_predictor,
     preference_transformer,
+    pvo,
     registry,
     reward_model,
 )
@@ -26,6 +27,7 @@ NOT_ONE = "text"
         ("appo", appo, reward_model),
         ("mr", iql, reward_model),
         ("pt", iql, preference_transformer),
+        ("pvo", pvo, reward_model),
         ("dppo", dppo, preference_predictor),
         ("oracle", iql, None),
         ("ipl", ipl, None),
@@ -46,7 +48,7 @@ def test_an_algorithm_of_ones_own() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("appoo", "algorithm 'appoo': expected appo, mr, pt, dppo, oracle, ipl, cpl, bc"),
+        ("appoo", "algorithm 'appoo': expected appo, mr, pt, pvo, dppo, oracle, ipl, cpl, bc"),
         (":OWN", "algorithm ':OWN': expected appo, mr"),
         (".registry:OWN", "algorithm '.registry:OWN': expected appo, mr"),
         ("no_such_module:OWN", "algorithm 'no_such_module:OWN': No module named 'no_such_module'"),

@@ -93,5 +93,5 @@ def _check_lengths(labels: Preferences, run: Experiment, file: Path) -> None:
         raise InputError(
             f"--preferences={file}: compares segments of up to {labels.length} steps, which "
             f"{run.algorithm} can't, expected --segment_length={run.segment_length} of all, or an "
-            "algorithm that sums the rewards of steps (--algorithm=appo, mr)"
+            "algorithm that sums the rewards of steps (--algorithm=appo, mr, pvo)"
         )
