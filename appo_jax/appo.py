@@ -237,8 +237,8 @@ def pair_error(
     mean over pairs of |sum_l (Q(s_l, a_l) - gamma V(s_{l+1}) - r_hat(s_l, a_l)) of segment 0 minus
     the same of segment 1|, or, `squared`, of its square.
 
-    q, next_values, rewards, discounts: `[pairs, 2, length]`; next_values are V(s_{l+1}). is_step: of
-    `SegmentPairs`. Returns a scalar.
+    q, next_values, rewards, discounts: `[pairs, 2, length]`; next_values are V(s_{l+1}).
+    is_step: of `SegmentPairs`. Returns a scalar.
     """
     td_errors = losses.summed_td_errors(q, next_values, rewards, discounts, is_step)
     if squared:
