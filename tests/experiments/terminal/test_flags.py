@@ -56,7 +56,7 @@ BAD_VALUES = {
     "--env=Hopper-v5": "--env=Hopper-v5: found with --task=button-press-topdown, expected one of",
     "--algorithm=appoo": "algorithm 'appoo': expected appo, ",
     "--expectile=0.7": "--expectile: a setting of --algorithm=mr, --algorithm=pt, "
-    "--algorithm=oracle, --algorithm=ipl, not of --algorithm=appo, which has --lam, --discount, "
+    "--algorithm=pvo, --algorithm=oracle, --algorithm=ipl, not of --algorithm=appo, which has --lam, --discount, "
     "--tau and what --help shows",
 }
 
