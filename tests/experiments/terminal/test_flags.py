@@ -56,8 +56,8 @@ BAD_VALUES = {
     "--env=Hopper-v5": "--env=Hopper-v5: found with --task=button-press-topdown, expected one of",
     "--algorithm=appoo": "algorithm 'appoo': expected appo, ",
     "--expectile=0.7": "--expectile: a setting of --algorithm=mr, --algorithm=pt, "
-    "--algorithm=pvo, --algorithm=oracle, --algorithm=ipl, not of --algorithm=appo, which has --lam, --discount, "
-    "--tau and what --help shows",
+    "--algorithm=pvo, --algorithm=oracle, --algorithm=ipl, not of --algorithm=appo, which has "
+    "--lam, --discount, --tau and what --help shows",
 }
 
 
