@@ -230,13 +230,6 @@ def weighted(
     return (1 - replay_weight) * of_pairs + replay_weight * of_replay
 
 
-def actor_loss(log_probs: jax.Array, weights: jax.Array) -> jax.Array:
-    """Mean of -w log pi(a|s): `[batch]` each, w without gradient. Returns a scalar."""
-    chex.assert_rank([log_probs, weights], 1)
-    chex.assert_equal_shape([log_probs, weights])
-    return -jnp.mean(weights * log_probs)
-
-
 def _all_transitions(batch: Batch) -> Transitions:
     """Those of both crops of all pairs, laid flat, then the replay batch."""
     pairs = batch.segment_pairs
@@ -325,7 +318,11 @@ def _update_actor(
         log_std = jnp.clip(params["log_std"], _LOG_STD_MIN, _LOG_STD_MAX)
         log_probs = gaussian_log_prob(mean, log_std, transitions.actions)
         return weighted(
-            actor_loss, config.replay_batch, state.swept.replay_weight, log_probs, weights
+            losses.weighted_cloning_loss,
+            config.replay_batch,
+            state.swept.replay_weight,
+            log_probs,
+            weights,
         )
 
     loss_value, grads = jax.value_and_grad(loss)(state.actor.params)

@@ -219,13 +219,6 @@ def td_target(
     return rewards + discounts * next_values
 
 
-def actor_loss(log_probs: jax.Array, weights: jax.Array) -> jax.Array:
-    """Mean of -w log pi(a|s), eq. 7: `[batch]` each, w without gradient. Returns a scalar."""
-    chex.assert_rank([log_probs, weights], 1)
-    chex.assert_equal_shape([log_probs, weights])
-    return -jnp.mean(weights * log_probs)
-
-
 def _update_value(
     config: Config, state: TrainState, observations: jax.Array, target_q: jax.Array
 ) -> tuple[TrainState, jax.Array, Metrics]:
@@ -267,7 +260,9 @@ def _update_actor(
     def loss(params: Params) -> jax.Array:
         mean = _mean(config, params, batch.observations)
         log_std = jnp.clip(params["log_std"], _LOG_STD_MIN[config.variant], _LOG_STD_MAX)
-        return actor_loss(gaussian_log_prob(mean, log_std, batch.actions), weights)
+        return losses.weighted_cloning_loss(
+            gaussian_log_prob(mean, log_std, batch.actions), weights
+        )
 
     loss_value, grads = jax.value_and_grad(loss)(state.actor.params)
     metrics = {

@@ -32,6 +32,16 @@ def actor_loss(log_probs: jax.Array, q: jax.Array, temperature: jax.Array | floa
     return jnp.mean(temperature * log_probs - q)
 
 
+def weighted_cloning_loss(log_probs: jax.Array, weights: jax.Array) -> jax.Array:
+    """Mean of -w log pi(a|s), IQL (Kostrikov et al. 2022), eq. 7.
+
+    `[batch]` each, at the data's actions; w without gradient. Returns a scalar.
+    """
+    chex.assert_rank([log_probs, weights], 1)
+    chex.assert_equal_shape([log_probs, weights])
+    return -jnp.mean(weights * log_probs)
+
+
 def summed_td_errors(
     q: jax.Array,
     next_values: jax.Array,

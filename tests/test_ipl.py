@@ -154,7 +154,7 @@ def test_targets_are_clipped_to_the_regularisers_range() -> None:
 def test_shapes_that_would_broadcast_raise() -> None:
     one, three = jnp.zeros(1), jnp.zeros(3)
     with pytest.raises(AssertionError):
-        ipl.actor_loss(three, one)
+        losses.weighted_cloning_loss(three, one)
     with pytest.raises(AssertionError):
         ipl.implied_rewards(three, one, 0.99)
     batch, state = make_batch(WITH_REPLAY), fresh(WITH_REPLAY)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from appo_jax import iql, training
+from appo_jax import iql, losses, training
 from appo_jax.data.dataset import Episode, from_episodes, to_device
 from appo_jax.networks import forward, forward_ensemble, state_action
 from appo_jax.types import Transitions
@@ -326,8 +326,10 @@ def test_target_critics_follow_and_do_nothing_else(variant: str) -> None:
 def test_losses_by_hand() -> None:
     # -(2 * -1 + 0.5 * -4) / 2 = 2; d/dlog pi = -w / 2.
     log_probs, weights = jnp.array([-1.0, -4.0]), jnp.array([2.0, 0.5])
-    assert iql.actor_loss(log_probs, weights) == close(2.0)
-    np.testing.assert_allclose(jax.grad(iql.actor_loss)(log_probs, weights), [-1.0, -0.25])
+    assert losses.weighted_cloning_loss(log_probs, weights) == close(2.0)
+    np.testing.assert_allclose(
+        jax.grad(losses.weighted_cloning_loss)(log_probs, weights), [-1.0, -0.25]
+    )
     # 1 + 0.99 * 100, and 1 alone where the discount is 0.
     found = iql.td_target(jnp.ones(2), jnp.full(2, 100.0), jnp.array([0.99, 0.0]))
     np.testing.assert_allclose(found, [100.0, 1.0])
@@ -336,9 +338,9 @@ def test_losses_by_hand() -> None:
 def test_shapes_that_would_broadcast_raise() -> None:
     one, three = jnp.zeros(1), jnp.zeros(3)
     with pytest.raises(AssertionError):
-        iql.actor_loss(three, one)
+        losses.weighted_cloning_loss(three, one)
     with pytest.raises(AssertionError):
-        iql.actor_loss(three[:, None], three[:, None])
+        losses.weighted_cloning_loss(three[:, None], three[:, None])
     with pytest.raises(AssertionError):
         iql.td_target(three, one, 0.99)
     state, batch = fresh("lire"), make_batch()
