@@ -96,7 +96,17 @@ def test_a_bad_flag_ends_the_command_with_one_sentence() -> None:
 
 def test_every_figure_of_a_preset_is_measured_by_default() -> None:
     assert benchmark.check_figures(None, "default") == [
-        *("update", "iql", "runs", "size", "compile", "memory", "learners")
+        *(
+            "update",
+            "iql",
+            "runs",
+            "size",
+            "compile",
+            "memory",
+            "learners",
+            "transformer",
+            "relabel",
+        )
     ]
     assert benchmark.check_figures(None, "gpu") == ["runs", "precision", "size", "compile"]
     assert benchmark.check_figures(["size", "runs"], "gpu") == ["size", "runs"]

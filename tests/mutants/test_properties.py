@@ -25,7 +25,7 @@ MUTANTS = {
     flags_mutant: 100,
     config_mutant: 60,
     metrics_mutant: 60,
-    results_mutant: 60,
+    results_mutant: 90,
     pickle_mutant: 100,
     environment_mutant: 100,
     checkpoint_mutant: 30,

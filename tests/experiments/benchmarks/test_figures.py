@@ -32,7 +32,7 @@ def test_two_runs_are_measured() -> None:
 def test_every_learner_is_measured(timed: Callable[[dict[str, list[float]]], list[tuple]]) -> None:
     asked = timed(collections.defaultdict(lambda: [0.1]))
     rows = figures.learners_figure(1, 5)
-    assert [row["name"] for row in rows][:3] == ["appo", "mr, pt, oracle", "dppo"]
+    assert [row["name"] for row in rows][:3] == ["appo", "mr, pt, oracle", "pvo"]
     assert all(row["updates_per_second"] == pytest.approx(50) for row in rows)
     assert asked == [("jax", f"{figures.SMALL} rows", "view", 5)] * len(rows)
 

@@ -115,7 +115,9 @@ def to_tensor(array: Any) -> Any:
 def to_torch_batch(batch: Batch) -> Any:
     transitions = batch.transitions
     fields = {"observations": transitions.observations, "actions": transitions.actions} | {
-        f"segment_{name}": value for name, value in vars(batch.segment_pairs).items()
+        f"segment_{name}": value
+        for name, value in vars(batch.segment_pairs).items()
+        if value is not None  # is_step: all are
     }
     return torch_appo.Batch(**{name: to_tensor(value) for name, value in fields.items()})
 
