@@ -241,9 +241,7 @@ def pair_error(
     is_step: of `SegmentPairs`. Returns a scalar.
     """
     td_errors = losses.summed_td_errors(q, next_values, rewards, discounts, is_step)
-    if squared:
-        return jnp.mean(jnp.square(td_errors[:, 0] - td_errors[:, 1]))
-    return jnp.mean(jnp.abs(td_errors[:, 0] - td_errors[:, 1]))
+    return _mean_size(td_errors[:, 0] - td_errors[:, 1], squared)
 
 
 def segment_error(
@@ -261,7 +259,11 @@ def segment_error(
     Arguments as there.
     """
     td_errors = losses.summed_td_errors(q, next_values, rewards, discounts, is_step)
-    return jnp.mean(jnp.square(td_errors) if squared else jnp.abs(td_errors))
+    return _mean_size(td_errors, squared)
+
+
+def _mean_size(errors: jax.Array, squared: bool) -> jax.Array:
+    return jnp.mean(jnp.square(errors) if squared else jnp.abs(errors))
 
 
 def critic_loss(lam: jax.Array | float, adversarial: jax.Array, error: jax.Array) -> jax.Array:

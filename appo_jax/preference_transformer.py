@@ -131,6 +131,11 @@ def num_updates(config: Config, num_pairs: int) -> int:
     return config.num_epochs * _updates_per_epoch(config, num_pairs)
 
 
+def num_fitted(config: Config, num_pairs: int) -> int:
+    """How many of the labelled pairs, the first ones, aren't held out."""
+    return num_pairs - int(config.held_out * num_pairs)
+
+
 def sample(
     config: Config,
     key: jax.Array,
@@ -142,10 +147,10 @@ def sample(
     """The batch of update `step`: a permutation of the pairs, but for those held out, an epoch."""
     del view
     order_key, dropout_key = jax.random.split(key)
-    num_fitted = _num_fitted(config, len(pairs.labels))
-    held_out = jnp.arange(num_fitted, len(pairs.labels))
+    count = num_fitted(config, len(pairs.labels))
+    held_out = jnp.arange(count, len(pairs.labels))
     return Batch(
-        pairs=transformer.draw_pairs(config, order_key, step, store, pairs, num_fitted),
+        pairs=transformer.draw_pairs(config, order_key, step, store, pairs, count),
         held_out=transformer.gather_pairs(store, pairs, held_out, jnp.ones(len(held_out))),
         key=jax.random.fold_in(dropout_key, step),
     )
@@ -249,8 +254,4 @@ def _scores(
 
 
 def _updates_per_epoch(config: Config, num_pairs: int) -> int:
-    return transformer.updates_per_epoch(config, _num_fitted(config, num_pairs))
-
-
-def _num_fitted(config: Config, num_pairs: int) -> int:
-    return num_pairs - int(config.held_out * num_pairs)
+    return transformer.updates_per_epoch(config, num_fitted(config, num_pairs))

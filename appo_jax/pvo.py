@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from appo_jax import iql, losses
+from appo_jax import appo, iql
 from appo_jax.data import sampling
 from appo_jax.networks import Params, state_action
 from appo_jax.settings import MAX_ROWS, setting
@@ -109,8 +109,7 @@ def alignment_loss(
     q, next_values, rewards, discounts: `[pairs, 2, length]`; next_values are V(s_{l+1}).
     Returns a scalar.
     """
-    td_errors = losses.summed_td_errors(q, next_values, rewards, discounts)
-    return jnp.mean(jnp.square(td_errors[:, 0] - td_errors[:, 1]))
+    return appo.pair_error(q, next_values, rewards, discounts, squared=True)
 
 
 def segment_loss(
@@ -121,7 +120,7 @@ def segment_loss(
     `alignment_loss` is the same for r_hat + c, and so leaves open whether going on is worth more
     than ending. Not in the paper. Arguments as there.
     """
-    return jnp.mean(jnp.square(losses.summed_td_errors(q, next_values, rewards, discounts)))
+    return appo.segment_error(q, next_values, rewards, discounts, squared=True)
 
 
 def _update_critics(

@@ -86,8 +86,8 @@ def transformer_figure(rounds: int, num_updates: int) -> list[Row]:
     """An update of Preference Transformer's reward model against its matrix products alone."""
     learner, each = preference_transformer, max(1, num_updates // 50)
     config = learner.Config()
-    updates = learner.num_updates(config, NUM_LABELS) // config.num_epochs
-    pairs = (NUM_LABELS - int(config.held_out * NUM_LABELS)) // updates
+    fitted = learner.num_fitted(config, NUM_LABELS)
+    pairs = fitted // transformer.updates_per_epoch(config, fitted)
     at_once = transformer.pairs_at_once(pairs)
     products, parts = transformer_products(at_once), pairs // at_once
     workloads = {
