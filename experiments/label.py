@@ -26,10 +26,10 @@ from experiments.labelling.disagreement import Disagreement
 from experiments.labelling.session import Plan, Session, opened
 from experiments.labelling.strategies import Segmented, Strategy
 from experiments.rendering.worker import Look, Renderer, check_frames
-from experiments.runs import sources
+from experiments.runs import signals, sources
 from experiments.runs.events import Event, Told
 from experiments.runs.experiment import Execution
-from experiments.terminal import cli, signals
+from experiments.terminal import cli
 from experiments.terminal.flags import define, define_settings, given
 
 _MAIN, _CLIPS, _DATA = "What to label", "The page and its clips", "The data set"

@@ -13,8 +13,7 @@ from appo_jax.collect.stepping import Steppers, steppers
 from appo_jax.data import minari_io
 from appo_jax.data.dataset import Dataset
 from appo_jax.envs import environment
-from experiments.runs import files
-from experiments.terminal import signals
+from experiments.runs import files, signals
 
 CHECKPOINT_STEPS = 2500  # of each agent, between two checkpoints
 REPORT_STEPS = 500  # of each agent, between two looks at how the agents do

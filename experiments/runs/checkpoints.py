@@ -7,9 +7,8 @@ from typing import Any
 
 from appo_jax import checkpoint, training
 from appo_jax.types import InputError
-from experiments.runs import hosts
+from experiments.runs import hosts, signals
 from experiments.runs.events import Report, Told
-from experiments.terminal import signals
 
 KEPT = 3  # of which no evaluation needs one
 

@@ -14,12 +14,11 @@ from typing import Any, Protocol
 import jax
 
 from appo_jax import training
-from experiments.runs import hosts
+from experiments.runs import hosts, signals
 from experiments.runs.checkpoints import Checkpoints, Clock
 from experiments.runs.events import Advanced, Began, Ended, Paused, Report, Told
 from experiments.runs.files import STOPPED, MetricsFile
 from experiments.runs.groups import TrainingProgram
-from experiments.terminal import signals
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ from appo_jax.envs import environment
 from appo_jax.keys import Purpose, purpose_key
 from appo_jax.trainable import snapshot
 from appo_jax.types import Diverged, InputError, Store, View
-from experiments.runs import curves, datasets, files, hosts, labels, results, rewards
+from experiments.runs import curves, datasets, files, hosts, labels, results, rewards, signals
 from experiments.runs.checkpoints import Checkpoints, Clock, Restored
 from experiments.runs.evaluations import Evaluations
 from experiments.runs.events import Report, Told, silent
@@ -35,7 +35,6 @@ from experiments.runs.groups import Slots, TrainingProgram, fitting_size, settle
 from experiments.runs.labels import key_of
 from experiments.runs.loop import Loop, Nobody, Work
 from experiments.runs.results import RunResult
-from experiments.terminal import signals
 from experiments.tracking.following import following
 
 

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from appo_jax.data import atomic, minari_io
-from experiments.runs import runner
+from experiments.runs import runner, signals
 from experiments.runs.events import Event, Report
+from experiments.runs.signals import Stopped
 from experiments.sweeps import plan
 from experiments.sweeps.clusters.cluster import Cluster, Failed, Job, Lost
 from experiments.sweeps.definition import Wanted
 from experiments.sweeps.plan import Grid
-from experiments.terminal import signals
-from experiments.terminal.signals import Stopped
 
 ERROR_FILE = "error.txt"
 _LOSSES = 3  # of its worker, after which a grid counts as failed

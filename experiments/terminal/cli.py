@@ -17,7 +17,7 @@ import jax
 from absl import app, flags, logging
 
 from appo_jax.types import Diverged, InputError, first_line
-from experiments.terminal import signals
+from experiments.runs import signals
 
 GOES_ON = "the same command goes on from what is on disk"
 ALL_CORES = "all cores of this machine"  # of `available_cores`, for a person

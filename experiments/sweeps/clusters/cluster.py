@@ -13,8 +13,8 @@ from appo_jax.settings import Settings, setting
 from appo_jax.types import InputError
 from experiments.runs import runner
 from experiments.runs.events import Event, Told
+from experiments.runs.signals import Stopped
 from experiments.sweeps.plan import Grid
-from experiments.terminal.signals import Stopped
 
 # By name: module and class; each is an extra of its name.
 _KNOWN = {

@@ -18,10 +18,9 @@ from absl import flags
 
 from appo_jax import appo, checkpoint, load_policy, policy
 from appo_jax.types import InputError
-from experiments.runs import files, groups, results, runner
+from experiments.runs import files, groups, results, runner, signals
 from experiments.runs.experiment import Experiment
 from experiments.runs.groups import TrainingProgram
-from experiments.terminal import signals
 from tests.helpers.runs import TASK, TINY, parse, print_told, signal_at, tiny, write_buffers
 
 OTHER = "drawer-open"

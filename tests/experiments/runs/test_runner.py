@@ -26,12 +26,11 @@ import pytest
 from appo_jax import checkpoint
 from appo_jax.data import preferences
 from appo_jax.types import Diverged, InputError
-from experiments.runs import curves, datasets, files, runner
+from experiments.runs import curves, datasets, files, runner, signals
 from experiments.runs.evaluations import Evaluations
 from experiments.runs.events import Evaluated, Event, Report, Told
 from experiments.runs.loop import Loop
 from experiments.runs.results import RunResult
-from experiments.terminal import signals
 from experiments.train import summary
 from tests.helpers.runs import (
     TASK,

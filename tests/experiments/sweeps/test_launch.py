@@ -8,10 +8,10 @@ import pytest
 
 from experiments.runs import files
 from experiments.runs.events import Report
+from experiments.runs.signals import Stopped
 from experiments.sweeps import launch, plan
 from experiments.sweeps.definition import Wanted
 from experiments.sweeps.plan import Grid
-from experiments.terminal.signals import Stopped
 from experiments.terminal.sweep_progress import Progress
 from tests.helpers import sweeps
 

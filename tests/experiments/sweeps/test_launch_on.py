@@ -12,12 +12,12 @@ import pytest
 from appo_jax.types import InputError
 from experiments import sweep
 from experiments.runs import files
+from experiments.runs.signals import Stopped
 from experiments.sweeps import launch, plan
 from experiments.sweeps.clusters import cluster as clusters
 from experiments.sweeps.clusters.cluster import Failed, Lost, Resources
 from experiments.sweeps.definition import Wanted
 from experiments.sweeps.plan import Grid
-from experiments.terminal.signals import Stopped
 from experiments.terminal.sweep_progress import Progress
 from tests.helpers import sweeps
 from tests.helpers.commands import call

@@ -21,7 +21,7 @@ from concurrent.futures.process import BrokenProcessPool
 from absl import flags
 from appo_jax.types import Diverged, InputError
 from experiments.terminal.cli import run
-from experiments.terminal.signals import Stopped
+from experiments.runs.signals import Stopped
 
 def main(values):
     print("begins")

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from experiments.terminal import signals
+from experiments.runs import signals
 
 
 def test_signals_wait_for_the_end_of_the_block() -> None:
@@ -61,7 +61,7 @@ def test_a_signal_that_is_ignored_stays_so(number: signal.Signals) -> None:
 
 _HANG_UP = """
 import os, signal
-from experiments.terminal import signals
+from experiments.runs import signals
 terminal, other = os.openpty()
 os.dup2(other, 1)
 with signals.noted() as came:
