@@ -58,8 +58,14 @@ class Config(Settings):
         "seen as often as what comes before",
         with_terminations=True,
     )
+    labelled_pairs: bool = setting(
+        False, "the segments of the critics' error are the labelled pairs, not random ones"
+    )
     squared_error: bool = setting(
         False, "critics pay for the square of their error, as PVO's do, not for its absolute value"
+    )
+    entropy_in_value: bool = setting(
+        False, "V's target has the entropy term -alpha log pi, as in SAC, beside Q"
     )
     adversarial_target: float | None = setting(
         None, "L_adv that lambda is adapted to, from lam on; lambda stays if left out"
@@ -77,6 +83,11 @@ class Config(Settings):
         if self.log_std_min > self.log_std_max:
             raise InputError(
                 f"log_std_min={self.log_std_min}: expected at most log_std_max={self.log_std_max}"
+            )
+        if self.labelled_pairs and self.partial_segments:
+            raise InputError(
+                "labelled_pairs and partial_segments: expected at most one of them, since labelled "
+                "segments are whole"
             )
 
 
@@ -152,7 +163,9 @@ def sample(config: Config, key: jax.Array, step: jax.Array, store: Store, view: 
     transition_key, pair_key = jax.random.split(jax.random.fold_in(key, step))
     rows = sampling.draw_transition_rows(transition_key, store, view, config.batch_size)
     shape, length, is_step = (config.num_pairs, 2), config.segment_length, None
-    if config.partial_segments:
+    if config.labelled_pairs:
+        pair_rows, _ = sampling.draw_labelled_pairs(pair_key, store, view, config.num_pairs)
+    elif config.partial_segments:
         pair_rows, is_step = sampling.draw_partial_segments(pair_key, store, view, shape, length)
     else:
         pair_rows = sampling.draw_segment_rows(pair_key, store, view, shape)
@@ -186,7 +199,9 @@ def update_step(config: Config, state: TrainState, batch: Batch) -> tuple[TrainS
             state.critics.params, state.target_critic_params, state.swept.tau
         )
     )
-    state, value_metrics = _update_value(config, state, transitions.observations, actions)  # line 7
+    state, value_metrics = _update_value(  # line 7
+        config, state, transitions.observations, actions, log_probs
+    )
     state, actor_metrics = _update_actor(  # line 8
         config, state, transitions.observations, actions, log_probs, actor_vjp, critic_index
     )
@@ -379,11 +394,17 @@ def _lam(state: TrainState) -> Any:
 
 
 def _update_value(
-    config: Config, state: TrainState, observations: jax.Array, actions: jax.Array
+    config: Config,
+    state: TrainState,
+    observations: jax.Array,
+    actions: jax.Array,
+    log_probs: jax.Array,
 ) -> tuple[TrainState, Metrics]:
     target_q = forward_ensemble(
         _network(config, 1), state.target_critic_params, state_action(observations, actions)
     )[..., 0]
+    if config.entropy_in_value:
+        target_q -= jnp.exp(state.log_temperature.params) * log_probs
 
     def loss(value_params: Params) -> jax.Array:
         values = forward(_network(config, 1), value_params, observations)[:, 0]

@@ -99,6 +99,19 @@ def test_target_critics_follow_at_rate_tau() -> None:
     )
 
 
+def test_the_entropy_term_of_the_value_by_hand() -> None:
+    # All parameters 0: V and Q are 0, pi is tanh of a standard normal e, and alpha is 1. The target
+    # is -log pi; log pi sums -e^2 / 2 - log(2 pi) / 2 - log(1 - tanh^2 e) over an action's numbers.
+    state, batch = jax.tree.map(jnp.zeros_like, init(tau=0.0)), random_batch()
+    state = state.replace(key=init().key, swept=init(tau=0.0).swept)
+    _, noise, _ = appo.draw_noise(state.key, batch.transitions.actions.shape)
+    terms = 2 * jnp.log(jnp.cosh(noise)) - noise**2 / 2 - jnp.log(2 * jnp.pi) / 2
+    config = dataclasses.replace(CONFIG, entropy_in_value=True)
+    _, metrics = appo.update_step(config, state, batch)
+    assert metrics["value/loss"] == pytest.approx(float(jnp.mean(terms.sum(axis=1) ** 2)), rel=1e-4)
+    assert appo.update_step(CONFIG, state, batch)[1]["value/loss"] == 0
+
+
 def test_polyak_by_hand() -> None:
     # 0.001 * 1 = 0.001; 0.999 * 0.001 + 0.001 = 0.001999.
     target = jnp.float32(0)

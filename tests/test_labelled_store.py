@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from appo_jax import appo
 from appo_jax.data import dataset, sampling
 from appo_jax.types import LabelledPairs
 
@@ -101,6 +102,15 @@ def test_a_segment_of_a_drawn_pair_has_its_rows(two_sets: list[dataset.Dataset])
     steps = np.asarray(rows)[..., None] + np.arange(LENGTH)
     np.testing.assert_array_equal(segments.actions[..., 0], steps + 0.25)
     np.testing.assert_array_equal(segments.rewards, steps + 0.5)
+
+
+def test_appo_may_compare_the_labelled_pairs(two_sets: list[dataset.Dataset]) -> None:
+    store, views = dataset.to_device_together(two_sets, LENGTH)
+    store, (_, view) = dataset.with_pairs(store, views, [FIRST, SECOND])
+    config = appo.Config(batch_size=1, num_pairs=50, segment_length=LENGTH, labelled_pairs=True)
+    pairs = appo.sample(config, jax.random.key(0), jnp.int32(0), store, view).segment_pairs
+    rows = np.asarray(pairs.rewards[:, :, 0] - 0.5)  # `numbered`, as above
+    assert set(map(tuple, rows.astype(int).tolist())) == {(20, 28), (26, 34)}
 
 
 def test_transitions_are_whole(two_sets: list[dataset.Dataset]) -> None:

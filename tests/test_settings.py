@@ -201,6 +201,11 @@ def test_build_checks() -> None:
         settings.build(Config, {}, {"length": 0})
 
 
+def test_labelled_segments_are_whole() -> None:
+    with pytest.raises(InputError, match="^labelled_pairs and partial_segments: expected at most"):
+        appo.Config(labelled_pairs=True, partial_segments=True)
+
+
 def test_the_actors_bounds_have_to_be_in_order() -> None:
     with pytest.raises(InputError) as error:
         appo.Config(log_std_min=3.0)

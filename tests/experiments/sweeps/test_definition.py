@@ -30,7 +30,12 @@ def test_every_algorithm_of_the_registry_is_in_table1() -> None:
 
 @pytest.mark.parametrize(
     ("name", "runs"),
-    [("table2", 2 * 2 * 2 * 5), ("lambda", 6 * 4 * 5), ("feedback", 5 * 2 * 4 * 5)],
+    [
+        ("table2", 2 * 2 * 2 * 5),
+        ("lambda", 6 * 4 * 5),
+        ("feedback", 5 * 2 * 4 * 5),
+        ("alternatives", 2 * (5 + 2 + 2)),
+    ],
 )
 def test_the_others(name: str, runs: int) -> None:
     assert len(sweeps.wanted(name)) == runs
