@@ -47,6 +47,12 @@ class Config(iql.Config):
         "critics compare segments in pairs, as in the paper, not each with r_hat itself",
         with_terminations=False,
     )
+    partial_segments: bool = setting(
+        False,
+        "segments begin at any step, and end with their episode where it is shorter: its end is "
+        "seen as often as what comes before",
+        with_terminations=True,
+    )
     critic_schedule: Literal["constant", "cosine"] = setting(
         "constant", "of the critics' rate: constant or cosine (to 0 over the whole run)"
     )
@@ -79,10 +85,11 @@ def sample(config: Config, key: jax.Array, step: jax.Array, store: Store, view: 
     """The data of update `step`, uniform with replacement."""
     transition_key, pair_key = jax.random.split(jax.random.fold_in(key, step))
     rows = sampling.draw_transition_rows(transition_key, store, view, config.batch_size)
-    pair_rows = sampling.draw_segment_rows(pair_key, store, view, (config.num_pairs, 2))
     return Batch(
         transitions=sampling.gather_transitions(store, view, rows),
-        segment_pairs=sampling.gather_segment_pairs(store, view, pair_rows, config.segment_length),
+        segment_pairs=sampling.draw_segment_pairs(
+            pair_key, store, view, config.num_pairs, config.segment_length, config.partial_segments
+        ),
     )
 
 
@@ -99,7 +106,11 @@ def update_step(config: Config, state: TrainState, batch: Batch) -> tuple[TrainS
 
 
 def alignment_loss(
-    q: jax.Array, next_values: jax.Array, rewards: jax.Array, discounts: jax.Array
+    q: jax.Array,
+    next_values: jax.Array,
+    rewards: jax.Array,
+    discounts: jax.Array,
+    is_step: jax.Array | None = None,
 ) -> jax.Array:
     """L_Q, the value alignment loss: how far the segments' summed TD errors differ, squared.
 
@@ -107,20 +118,24 @@ def alignment_loss(
     the same of segment 1)^2: APPO's `pair_error` with a square for the absolute value.
 
     q, next_values, rewards, discounts: `[pairs, 2, length]`; next_values are V(s_{l+1}).
-    Returns a scalar.
+    is_step: of `SegmentPairs`. Returns a scalar.
     """
-    return appo.pair_error(q, next_values, rewards, discounts, squared=True)
+    return appo.pair_error(q, next_values, rewards, discounts, True, is_step)
 
 
 def segment_loss(
-    q: jax.Array, next_values: jax.Array, rewards: jax.Array, discounts: jax.Array
+    q: jax.Array,
+    next_values: jax.Array,
+    rewards: jax.Array,
+    discounts: jax.Array,
+    is_step: jax.Array | None = None,
 ) -> jax.Array:
     """Mean over segments of the same sum's square, for environments that can terminate.
 
     `alignment_loss` is the same for r_hat + c, and so leaves open whether going on is worth more
     than ending. Not in the paper. Arguments as there.
     """
-    return appo.segment_error(q, next_values, rewards, discounts, squared=True)
+    return appo.segment_error(q, next_values, rewards, discounts, True, is_step)
 
 
 def _update_critics(
@@ -135,7 +150,9 @@ def _update_critics(
 
     def loss(params: Params) -> tuple[jax.Array, jax.Array]:
         q = iql.q_values(config, params, inputs)
-        of_each = jax.vmap(loss_of, (0, None, None, None))(q, next_values, pairs.rewards, discounts)
+        of_each = jax.vmap(loss_of, (0, None, None, None, None))(
+            q, next_values, pairs.rewards, discounts, pairs.is_step
+        )
         return jnp.mean(of_each), jnp.mean(q)
 
     (loss_value, q_mean), grads = jax.value_and_grad(loss, has_aux=True)(state.critics.params)

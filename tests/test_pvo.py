@@ -84,6 +84,13 @@ def test_segment_loss_by_hand() -> None:
     assert pvo.segment_loss(Q, NEXT_VALUES, REWARDS + 3, DISCOUNTS) == pytest.approx(41.12)
 
 
+def test_what_is_no_step_does_not_count() -> None:
+    # Segment 0 ends after one step, whose term is -0.6; segment 1 sums to 0.
+    is_step = jnp.array([[[True, False], [True, True]]])
+    assert pvo.alignment_loss(*ARGUMENTS, is_step) == pytest.approx(0.36)
+    assert pvo.segment_loss(*ARGUMENTS, is_step) == pytest.approx(0.18)
+
+
 def test_shapes_that_would_broadcast_raise() -> None:
     for loss in (pvo.alignment_loss, pvo.segment_loss):
         with pytest.raises(AssertionError):

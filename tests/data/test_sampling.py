@@ -2,13 +2,14 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from appo_jax import appo
+from appo_jax import appo, pvo
 from appo_jax.data import dataset as datasets
 from appo_jax.data import sampling
 from appo_jax.data.dataset import Dataset
@@ -116,13 +117,14 @@ def test_partial_segments_begin_anywhere_and_end_with_their_episode(numbered: Ma
     }
 
 
-def test_only_partial_segments_reach_short_episodes(numbered: Make) -> None:
+@pytest.mark.parametrize("learner", [appo, pvo])
+def test_only_partial_segments_reach_short_episodes(numbered: Make, learner: Any) -> None:
     store, view = on_device(numbered((4, 2)), 3)  # rows 5 and 6 are shorter than a segment
-    config = appo.Config(batch_size=2, num_pairs=200, segment_length=3)
+    config = learner.Config(batch_size=2, num_pairs=200, segment_length=3)
     reached = {}
     for partial in (False, True):
         config = dataclasses.replace(config, partial_segments=partial)
-        pairs = appo.sample(config, jax.random.key(0), jnp.int32(0), store, view).segment_pairs
+        pairs = learner.sample(config, jax.random.key(0), jnp.int32(0), store, view).segment_pairs
         assert (pairs.is_step is not None) == partial
         reached[partial] = set(np.unique(pairs.observations[:, :, 0, 0]).astype(int))
     assert reached == {False: {0, 1}, True: {0, 1, 2, 3, 5, 6}}
