@@ -206,14 +206,14 @@ def test_missing_data_are_said_before_any_work(
     assert not list(tmp_path.iterdir())
     for flag, expected in {
         "--num_seeds=0": "--num_seeds=0: expected a number from 1",
-        "--experiment=none": "--experiment=none: No such file or directory, expected dataset_size",
+        "--experiment=none": "--experiment=none: No such file or directory, expected alternatives",
         "--num_workers=0": "--num_workers=0: expected",
         "--track=board": "tracker 'board': expected tensorboard, wandb, or module:name",
         "--only_task=swep": "--only_task: task 'swep' is none of",
     }.items():
         with pytest.raises(InputError, match=expected):
             main("--experiment=lambda", flag)
-    with pytest.raises(InputError, match="--experiment is missing, expected dataset_size, feed"):
+    with pytest.raises(InputError, match="--experiment is missing, expected alternatives, "):
         main()
 
 
