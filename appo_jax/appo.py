@@ -162,16 +162,17 @@ def sample(config: Config, key: jax.Array, step: jax.Array, store: Store, view: 
     """The data of update `step`, uniform with replacement: Algorithm 4, line 4."""
     transition_key, pair_key = jax.random.split(jax.random.fold_in(key, step))
     rows = sampling.draw_transition_rows(transition_key, store, view, config.batch_size)
-    length = config.segment_length
+    length, is_step = config.segment_length, None
     if config.labelled_pairs:
         pair_rows, _ = sampling.draw_labelled_pairs(pair_key, store, view, config.num_pairs)
-        pairs = sampling.gather_segment_pairs(store, view, pair_rows, length)
     else:
-        pairs = sampling.draw_segment_pairs(
-            pair_key, store, view, config.num_pairs, length, config.partial_segments
+        pair_rows, is_step = sampling.draw_segments(
+            pair_key, store, view, (config.num_pairs, 2), length, config.partial_segments
         )
-    transitions = sampling.gather_transitions(store, view, rows)
-    return Batch(transitions=transitions, segment_pairs=pairs)
+    return Batch(
+        transitions=sampling.gather_transitions(store, view, rows),
+        segment_pairs=sampling.gather_segment_pairs(store, view, pair_rows, length, is_step),
+    )
 
 
 @functools.partial(jax.jit, static_argnames="config")

@@ -85,11 +85,13 @@ def sample(config: Config, key: jax.Array, step: jax.Array, store: Store, view: 
     """The data of update `step`, uniform with replacement."""
     transition_key, pair_key = jax.random.split(jax.random.fold_in(key, step))
     rows = sampling.draw_transition_rows(transition_key, store, view, config.batch_size)
+    length = config.segment_length
+    pair_rows, is_step = sampling.draw_segments(
+        pair_key, store, view, (config.num_pairs, 2), length, config.partial_segments
+    )
     return Batch(
         transitions=sampling.gather_transitions(store, view, rows),
-        segment_pairs=sampling.draw_segment_pairs(
-            pair_key, store, view, config.num_pairs, config.segment_length, config.partial_segments
-        ),
+        segment_pairs=sampling.gather_segment_pairs(store, view, pair_rows, length, is_step),
     )
 
 
@@ -120,7 +122,7 @@ def alignment_loss(
     q, next_values, rewards, discounts: `[pairs, 2, length]`; next_values are V(s_{l+1}).
     is_step: of `SegmentPairs`. Returns a scalar.
     """
-    return appo.pair_error(q, next_values, rewards, discounts, True, is_step)
+    return appo.pair_error(q, next_values, rewards, discounts, squared=True, is_step=is_step)
 
 
 def segment_loss(
@@ -135,7 +137,7 @@ def segment_loss(
     `alignment_loss` is the same for r_hat + c, and so leaves open whether going on is worth more
     than ending. Not in the paper. Arguments as there.
     """
-    return appo.segment_error(q, next_values, rewards, discounts, True, is_step)
+    return appo.segment_error(q, next_values, rewards, discounts, squared=True, is_step=is_step)
 
 
 def _update_critics(

@@ -40,16 +40,16 @@ def draw_partial_segments(
     return rows, following == rows[..., None] + steps
 
 
-def draw_segment_pairs(
-    key: jax.Array, store: Store, view: View, num_pairs: int, length: int, partial: bool
-) -> SegmentPairs:
-    """Pairs of random segments: whole ones, or, `partial`, those of `draw_partial_segments`."""
-    shape, is_step = (num_pairs, 2), None
+def draw_segments(
+    key: jax.Array, store: Store, view: View, shape: tuple[int, ...], length: int, partial: bool
+) -> tuple[jax.Array, jax.Array | None]:
+    """Segments: whole ones, or, `partial`, those of `draw_partial_segments`.
+
+    First rows, int32 of the given shape, and which steps there are, None where all are.
+    """
     if partial:
-        rows, is_step = draw_partial_segments(key, store, view, shape, length)
-    else:
-        rows = draw_segment_rows(key, store, view, shape)
-    return gather_segment_pairs(store, view, rows, length, is_step)
+        return draw_partial_segments(key, store, view, shape, length)
+    return draw_segment_rows(key, store, view, shape), None
 
 
 def draw_labelled_pairs(
