@@ -184,7 +184,7 @@ def relabel(
         )
         return _scores(config, state.model.params, windows)
 
-    return rewards_of_rows(scores, store, view, num_rows, transformer.rows_at_once(), minmax=False)
+    return rewards_of_rows(scores, store, view, num_rows, transformer.rows_at_once(), scale="raw")
 
 
 def smoothness_loss(scores: jax.Array, shifted: jax.Array) -> jax.Array:

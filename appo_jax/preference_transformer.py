@@ -8,7 +8,7 @@ A causal transformer reads a segment; its output x_t, which has seen the steps u
 reward r_hat_t. A segment scores the mean over i of what preference attention makes of its rewards,
 z_i = sum_t softmax_t(q_i . k_t) r_hat_t (section 4 of the paper), or, without it, their mean. The
 reward of a transition is r_hat at the end of the last steps of its episode, as many as a segment
-has, scaled to [0, 1] over the data set as MR's is.
+has, scaled to [0, 1] over the data set as MR's is, or as its authors do.
 
 Every tenth pair is held out; what is used in the end is the model with the least loss on these, as
 it was at one of the evaluations.
@@ -16,7 +16,7 @@ it was at one of the evaluations.
 
 import dataclasses
 import functools
-from typing import cast
+from typing import Literal, cast
 
 import chex
 import flax.linen as nn
@@ -48,6 +48,11 @@ class Config(transformer.Config):
     )
     evaluation_epochs: int = setting(5, "epochs between two evaluations on these")
     least_improvement: float = setting(1e-3, "of the loss on these, to become the best", low=0)
+    scale: Literal["minmax", "returns"] = setting(
+        "minmax",
+        "of r_hat: minmax ([0, 1] over the data set) or returns (as its authors: the longest "
+        "episode's steps over the range of returns, not moved)",
+    )
 
 
 class TrainState(struct.PyTreeNode):
@@ -190,7 +195,7 @@ def score(config: Config, state: TrainState, segments: SegmentPairs) -> jax.Arra
 def relabel(
     config: Config, state: TrainState, store: Store, view: View, num_rows: int
 ) -> jax.Array:
-    """r_hat of the transitions of the view's data set, which has `num_rows` rows, in [0, 1].
+    """r_hat of the transitions of the view's data set, which has `num_rows` rows, scaled.
 
     `[num_rows]`, by the row at which the transition starts; 0 where none does. Exact: every row's
     window is read from its first step on, as steps have their places in the window as a part.
@@ -205,7 +210,7 @@ def relabel(
         return cast(jax.Array, rewards)
 
     return rewards_of_rows(
-        last_rewards, store, view, num_rows, transformer.rows_at_once(), minmax=True
+        last_rewards, store, view, num_rows, transformer.rows_at_once(), config.scale
     )
 
 

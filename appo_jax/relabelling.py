@@ -1,11 +1,14 @@
 """A data set's learned rewards: what all reward learners' `relabel` has in common."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
 from appo_jax.types import Store, View
+
+_TINY = jnp.finfo(jnp.float32).tiny
 
 
 def rewards_of_rows(
@@ -14,12 +17,14 @@ def rewards_of_rows(
     view: View,
     num_rows: int,
     rows_at_once: int,
-    minmax: bool,
+    scale: Literal["minmax", "returns", "raw"],
 ) -> jax.Array:
     """The rewards of the view's data set, which has `num_rows` rows, a part at a time.
 
     reward_of: rows of the data set, `[rows_at_once]` from 0 on, to their rewards; a small
-    `rows_at_once` bounds the memory of its activations. minmax: scale to [0, 1] over the data set.
+    `rows_at_once` bounds the memory of its activations. scale: to [0, 1] over the data set
+    ("minmax"), so that the episodes' returns lie as far apart as the longest has steps ("returns"),
+    or not at all ("raw").
     Returns `[num_rows]`, by the row at which a transition starts; 0 where none does.
     """
     # The filling repeats the last row; its rewards are cut off.
@@ -27,10 +32,17 @@ def rewards_of_rows(
     rows = jnp.minimum(filled, num_rows - 1).reshape(-1, rows_at_once)
     rewards = jax.lax.map(reward_of, rows).reshape(-1)[:num_rows]
     mask = starts_transition(store, view, num_rows)
-    if minmax:
+    if scale == "minmax":
         low = jnp.min(rewards, where=mask, initial=jnp.inf)
         high = jnp.max(rewards, where=mask, initial=-jnp.inf)
-        rewards = (rewards - low) / jnp.maximum(high - low, jnp.finfo(jnp.float32).tiny)
+        rewards = (rewards - low) / jnp.maximum(high - low, _TINY)
+    elif scale == "returns":
+        episodes = jnp.cumsum(~mask)  # those that end before a row
+        steps = jax.ops.segment_sum(jnp.float32(mask), episodes, num_rows)
+        returns = jax.ops.segment_sum(jnp.where(mask, rewards, 0), episodes, num_rows)
+        low = jnp.min(returns, where=steps > 0, initial=jnp.inf)
+        high = jnp.max(returns, where=steps > 0, initial=-jnp.inf)
+        rewards *= jnp.max(steps) / jnp.maximum(high - low, _TINY)
     return jnp.where(mask, rewards, 0.0)
 
 

@@ -224,9 +224,7 @@ def relabel(
         outputs = forward_ensemble(_network(config), state.members.params, inputs)
         return jnp.tanh(outputs[..., 0]).mean(axis=0)
 
-    return rewards_of_rows(
-        members_mean, store, view, num_rows, _RELABEL_ROWS, config.scale == "minmax"
-    )
+    return rewards_of_rows(members_mean, store, view, num_rows, _RELABEL_ROWS, config.scale)
 
 
 def linear_preference_loss(

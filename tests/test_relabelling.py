@@ -22,12 +22,15 @@ def test_rewards_by_rows(numbered: Any, rows_at_once: int) -> None:
     own = numbered((3, 1, 2))
     store, (_, view) = to_device_together([numbered((5,), "tiny/others-v0"), own], 1)
     found = {
-        minmax: relabelling.rewards_of_rows(
-            lambda rows: jnp.float32(rows + 2), store, view, 9, rows_at_once, minmax
+        scale: relabelling.rewards_of_rows(
+            lambda rows: jnp.float32(rows + 2), store, view, 9, rows_at_once, scale
         )
-        for minmax in (False, True)
+        for scale in ("raw", "minmax", "returns")
     }
     mask = np.isin(np.arange(9), own.transition_rows())
-    np.testing.assert_allclose(found[False], mask * (np.arange(9) + 2))
+    raw = mask * (np.arange(9) + 2.0)
+    np.testing.assert_allclose(found["raw"], raw)
     # Transitions start at rows 0 to 7.
-    np.testing.assert_allclose(found[True], mask * np.arange(9) / 7, rtol=1e-6)
+    np.testing.assert_allclose(found["minmax"], mask * np.arange(9) / 7, rtol=1e-6)
+    # Returns: 2 + 3 + 4 = 9 of 3 steps, 6, and 8 + 9 = 17.
+    np.testing.assert_allclose(found["returns"], raw * 3 / (17 - 6), rtol=1e-6)

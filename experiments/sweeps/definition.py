@@ -1,9 +1,10 @@
 """An experiment as a file: which runs it asks for.
 
 A definition is TOML: `about`, a sentence or two, and tables `grids` whose keys are flags of
-`experiments.train` with one value or a list of them. Every combination is a run. Two things beside
-the flags: `algorithm = "all"` is every algorithm of the registry, and `dataset_share` is the size
-of the data set in shares of the paper's.
+`experiments.train` with one value or a list of them, beside those of a table `common` that a grid
+doesn't have itself. Every combination is a run. Two things beside the flags: `algorithm = "all"` is
+every algorithm of the registry, and `dataset_share` is the size of the data set in shares of the
+paper's.
 """
 
 import dataclasses
@@ -95,15 +96,16 @@ def read(name: str) -> Definition:
         ) from error
     except ValueError as error:  # also bytes that are no text
         raise InputError(f"{path}: not TOML ({error})") from error
-    unknown = set(content) - {"about", "grids"}
+    unknown = set(content) - {"about", "common", "grids"}
+    common: Any = content.get("common", {})
     grids: Any = content.get("grids")
     is_list = isinstance(grids, list) and bool(grids)
-    if unknown or not is_list or not all(isinstance(grid, dict) for grid in grids):
+    if unknown or not is_list or not all(isinstance(table, dict) for table in [common, *grids]):
         raise InputError(
-            f"{path}: holds {', '.join(content) or 'nothing'}, expected about and one or more "
-            "tables [[grids]]"
+            f"{path}: holds {', '.join(content) or 'nothing'}, expected about, one or more tables "
+            "[[grids]], and perhaps a table [common]"
         )
-    tables = tuple(_values(path, number, grid) for number, grid in enumerate(grids, 1))
+    tables = tuple(_values(path, number, common | grid) for number, grid in enumerate(grids, 1))
     return Definition(path.stem, str(content.get("about", "")), tables)
 
 

@@ -34,7 +34,7 @@ def test_every_algorithm_of_the_registry_is_in_table1() -> None:
         ("table2", 2 * 2 * 2 * 5),
         ("lambda", 6 * 4 * 5),
         ("feedback", 5 * 2 * 4 * 5),
-        ("alternatives", 2 * (5 + 2 + 2)),
+        ("alternatives", 2 * (3 + 2 + 3 + 3 + 1 + 5 + 5 + 1)),
     ],
 )
 def test_the_others(name: str, runs: int) -> None:
@@ -71,6 +71,17 @@ def test_panel_and_quick() -> None:
     assert Counter(one.run.reward for one in quick) == {"learned": 2, "shuffled": 2}
 
 
+def test_a_grid_has_what_is_common_to_all_unless_it_says_otherwise(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(
+        "[common]\nalgorithm = 'bc'\nseed = [1, 2]\n[[grids]]\n[[grids]]\nseed = 3\nlam = 0.1"
+    )
+    assert definition.read(str(path)).grids == (
+        {"algorithm": ["bc"], "seed": [1, 2]},
+        {"algorithm": ["bc"], "seed": [3], "lam": [0.1]},
+    )
+
+
 def test_narrowed() -> None:
     wanted = sweeps.wanted(
         "table1", Narrowing(algorithm="mr", task="sweep-v2", num_seeds=2, num_updates=400)
@@ -105,8 +116,11 @@ def test_what_is_missing_comes_with_the_command_that_makes_it(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("grids = 3", "holds grids, expected about and one or more tables"),
-        ("about = 'x'", "holds about, expected about and one or more tables"),
+        ("grids = 3", "holds grids, expected about, one or more tables"),
+        ("about = 'x'", "holds about, expected about, one or more tables"),
+        ("common = 3\n[[grids]]\nalgorithm = 'bc'", "holds common, grids, expected about, one or"),
+        ("[[common]]\nlam = 1.0\n[[grids]]", "holds common, grids, expected about, one or more"),
+        ("[common]\nworkdir = 'x'\n[[grids]]\nalgorithm = 'bc'", "grid 1 has workdir, expected"),
         ("[[grids]]\nlam = 1.0", "grid 1 has no algorithm"),
         ("[[grids]]\nalgorithm = 'appo'\nlam = {a = 1}", "grid 1 has lam = {'a': 1}, expected"),
         ("[[grids]]\nalgorithm = 'appo'\nlam = []", r"grid 1 has lam = \[\], expected"),
