@@ -81,15 +81,6 @@ def _forgotten() -> Iterator[None]:
     jax.clear_caches()
 
 
-@pytest.fixture(scope="module")
-def optimised() -> Iterator[None]:
-    """For a module whose tests hold for optimised code alone."""
-    before = jax.config.values["jax_disable_most_optimizations"]
-    compile_quickly(False)
-    yield
-    compile_quickly(before)
-
-
 @pytest.fixture
 def numbered() -> Callable[..., Dataset]:
     """Make a data set whose row i holds observation (i, episode), action i + 1/4, reward i + 1/2.

@@ -23,6 +23,7 @@ from experiments import evaluate
 from experiments.runs import files, runner
 from tests.helpers import environments as odd
 from tests.helpers.commands import call
+from tests.helpers.compilation import xla_flags
 from tests.helpers.processes import InTurn
 from tests.helpers.runs import TASK, TINY, parse, write_buffers
 
@@ -148,7 +149,7 @@ def test_written_on_eight_devices_read_on_one(tmp_path: Path) -> None:
             str(tmp_path / "eight"),
         ],
         check=True,
-        env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"},
+        env={**os.environ, **xla_flags("--xla_force_host_platform_device_count=8")},
     )
     assert len(jax.devices()) == 1
     expected = save(tmp_path / "one", 5, num_runs=8)

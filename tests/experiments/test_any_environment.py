@@ -50,7 +50,7 @@ def test_without_terminations(data_dir: Path, tmp_path: Path) -> None:
     assert not stored.terminations.any()
     assert 1.9 < np.abs(stored.actions).max() <= 2  # torques, as the environment takes them
 
-    arguments = [*flags("Pendulum-v1", PENDULUM, data_dir), f"--workdir={tmp_path / 'run'}"]
+    arguments = [*flags("Pendulum-v1", PENDULUM, data_dir, "bc"), f"--workdir={tmp_path / 'run'}"]
     runs, execution = parse(*arguments)
     assert runs[0].tie_threshold == 0
     dataset = datasets.obtain(runs[0], execution, silent)
@@ -103,7 +103,7 @@ def odd_run(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
     minari_io.save(dataclasses.replace(pendulum, id="mine/odd-v0", metadata={}), folder)
 
     def run(cls: type, workdir: Path) -> RunResult:
-        arguments = [*flags(odd.name(cls), "mine/odd-v0", folder), "--eval_episodes=6"]
+        arguments = [*flags(odd.name(cls), "mine/odd-v0", folder, "bc"), "--eval_episodes=6"]
         return runner.run(*parse(*arguments, f"--workdir={workdir}"), print_told)[0]
 
     return run

@@ -21,6 +21,7 @@ from appo_jax.types import InputError
 from experiments.runs import files, groups, results, runner, signals
 from experiments.runs.experiment import Experiment
 from experiments.runs.groups import TrainingProgram
+from tests.helpers.compilation import xla_flags
 from tests.helpers.runs import TASK, TINY, parse, print_told, signal_at, tiny, write_buffers
 
 OTHER = "drawer-open"
@@ -318,7 +319,7 @@ def test_spread_over_eight_devices(
             *("--chunk_updates=2", "--workdir=eight", f"--batch_runs={way}"),
         ],
         cwd=tmp_path,
-        env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"},
+        env={**os.environ, **xla_flags("--xla_force_host_platform_device_count=8")},
         capture_output=True,
         text=True,
     )
