@@ -283,7 +283,7 @@ def _first_not_finite(tree: Any) -> jax.Array:
     floating = [(place, leaf) for place, leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
     places = jnp.int32([place for place, _ in floating])
     # Not finite if any number of the leaf isn't. To ask each number were twice as much to compile.
-    greatest = jnp.stack([jnp.max(jnp.abs(leaf)) for _, leaf in floating])
+    greatest = jnp.stack([jnp.max(jnp.abs(leaf), initial=0) for _, leaf in floating])
     found = ~jnp.isfinite(greatest)
     return jnp.where(jnp.any(found), places[jnp.argmax(found)], -1)
 
