@@ -221,6 +221,19 @@ def act(config: Config, state: TrainState, observations: jax.Array) -> jax.Array
     return jnp.tanh(mean)
 
 
+def score(config: Config, state: TrainState, segments: SegmentPairs) -> jax.Array:
+    """The return that Q and V imply: sum_l of Q(s_l, a_l) - gamma V(s_{l+1}), as in `pair_error`.
+
+    The mean of both critics, `[pairs, 2]`.
+    """
+    critic = _network(config, 1)
+    inputs = state_action(segments.observations[:, :, :-1], segments.actions)
+    q = jnp.mean(forward_ensemble(critic, state.critics.params, inputs)[..., 0], axis=0)
+    next_values = forward(critic, state.value.params, segments.observations[:, :, 1:])[..., 0]
+    discounts = state.swept.discount * (1 - segments.terminations)
+    return losses.implied_returns(q, next_values, discounts, segments.is_step)
+
+
 def draw_noise(key: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array, jax.Array]:
     """One update's randomness: the next key, standard normals of `shape`, and i ~ Unif{0, 1}."""
     key, noise_key, index_key = jax.random.split(key, 3)

@@ -190,6 +190,17 @@ def act(config: Config, state: TrainState, observations: jax.Array) -> jax.Array
     return _mean(config, state.actor.params, observations)
 
 
+def score(config: Config, state: TrainState, segments: SegmentPairs) -> jax.Array:
+    """The return that Q and V imply: the sum of rho, the mean of both critics, `[pairs, 2]`."""
+    inputs = state_action(segments.observations[:, :, :-1], segments.actions)
+    q = jnp.mean(_q(config, state.critics.params, inputs), axis=0)
+    next_values = _v(config, state.value.params, segments.observations[:, :, 1:])
+    if config.target_clipping:
+        next_values = clip_targets(next_values, state.swept.regularisation, state.swept.discount)
+    discounts = state.swept.discount * (1 - segments.terminations)
+    return losses.implied_returns(q, next_values, discounts, segments.is_step)
+
+
 def implied_rewards(
     q: jax.Array, next_values: jax.Array, discounts: jax.Array | float
 ) -> jax.Array:

@@ -35,7 +35,7 @@ from appo_jax.data import sampling
 from appo_jax.networks import MLP, Params, forward, forward_ensemble, state_action
 from appo_jax.settings import MAX_LAYERS, MAX_ROWS, MAX_UNITS, Settings, SweptSettings, setting
 from appo_jax.trainable import Trainable
-from appo_jax.types import Metrics, Store, Transitions, View
+from appo_jax.types import Metrics, SegmentPairs, Store, Transitions, View
 
 NUM_CRITICS = 2
 _LOG_STD_MIN = {"lire": -20.0, "jax": -5.0}
@@ -184,6 +184,18 @@ def act(config: Config, state: TrainState, observations: jax.Array) -> jax.Array
     observations: `[..., observation_dim]`, normalised. Returns `[..., action_dim]` in [-1, 1].
     """
     return _mean(config, state.actor.params, observations)
+
+
+def score(config: Config, state: TrainState, segments: SegmentPairs) -> jax.Array:
+    """The return that Q and V imply: sum_l of Q(s_l, a_l) - gamma V(s_{l+1}).
+
+    The mean of both critics, `[pairs, 2]`.
+    """
+    inputs = state_action(segments.observations[:, :, :-1], segments.actions)
+    q = jnp.mean(q_values(config, state.critics.params, inputs), axis=0)
+    next_values = values(config, state.value.params, segments.observations[:, :, 1:])
+    discounts = step_discounts(config, state, segments.terminations)
+    return losses.implied_returns(q, next_values, discounts, segments.is_step)
 
 
 def q_values(config: Config, params: Params, inputs: jax.Array) -> jax.Array:

@@ -62,6 +62,16 @@ def summed_td_errors(
     return jnp.sum(q - discounts * next_values - rewards, axis=-1, where=is_step)
 
 
+def implied_returns(
+    q: jax.Array, next_values: jax.Array, discounts: jax.Array, is_step: jax.Array | None = None
+) -> jax.Array:
+    """Sum over a segment's steps of Q(s_l, a_l) - gamma V(s_{l+1}), the reward Q and V stand for.
+
+    Arguments and what is returned as in `summed_td_errors`.
+    """
+    return summed_td_errors(q, next_values, jnp.zeros_like(q), discounts, is_step)
+
+
 def expectile_loss(differences: jax.Array, expectile: jax.Array | float) -> jax.Array:
     """Mean of |expectile - 1(u < 0)| u^2, IQL (Kostrikov et al. 2022), eq. 5.
 

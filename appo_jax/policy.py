@@ -75,11 +75,15 @@ def _unpickled(learner: str, algorithm: str, *values: Any) -> Policy:
 
 @dataclasses.dataclass(frozen=True)
 class Saved:
-    """What a checkpoint says of one run: its policy, the update, and the run's whole config."""
+    """What a checkpoint says of one run: its policy, the update, and the run's whole config.
+
+    state: all that its policy learner carried on.
+    """
 
     policy: Policy
     update: int
     config: Mapping[str, Any]
+    state: Any
 
 
 def load_policy(path: str | Path, run: int = 0) -> Policy:
@@ -130,15 +134,15 @@ def _load(path: Path, places: list[tuple[Path, int]], run: int) -> Saved:
     dims = metadata["observation_dim"], metadata["action_dim"]
     shapes = template(config["algorithm"], policy_config, dims, metadata["rows"])
     restored, _ = checkpoint.restore(folder, update, shapes)
-    state, normaliser, actions = jax.device_get(
-        training.take_runs(
-            (snapshot(restored["states"]), restored["normaliser"], restored["actions"]), row
-        )
-    )
+    own = jax.device_get(training.take_runs(restored, row))
     policy = Policy(
-        config["algorithm"], policy_config, state, Normaliser(**normaliser), ActionScale(**actions)
+        config["algorithm"],
+        policy_config,
+        snapshot(own["states"]),
+        Normaliser(**own["normaliser"]),
+        ActionScale(**own["actions"]),
     )
-    return Saved(policy, update, config)
+    return Saved(policy, update, config, own["states"])
 
 
 def arrays(

@@ -34,6 +34,7 @@ from appo_jax.types import Metrics, SegmentPairs, Store, Transitions, View
 Swept = iql.Swept
 TrainState = iql.TrainState
 act = iql.act
+score = iql.score
 
 
 @dataclasses.dataclass(frozen=True)

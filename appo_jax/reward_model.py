@@ -199,7 +199,7 @@ def update_step(config: Config, state: TrainState, batch: Batch) -> tuple[TrainS
 def score(config: Config, state: TrainState, segments: SegmentPairs) -> jax.Array:
     """What the labels compare: the sum of a segment's steps, `[pairs, 2]`, of the members' mean."""
     inputs = state_action(segments.observations[:, :, :-1], segments.actions)
-    return scores_of(config, state, inputs)
+    return scores_of(config, state, inputs, segments.is_step)
 
 
 def scores_of(

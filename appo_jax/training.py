@@ -45,11 +45,19 @@ class Learner(Protocol):
         """One update."""
 
 
+class Judge(Protocol):
+    """What a module offers whose state says how good a segment is."""
+
+    def score(self, config: Any, state: Any, segments: SegmentPairs) -> jax.Array:
+        """What the labels compare, of each segment, `[pairs, 2]`."""
+
+
 class PolicyLearner(Learner, Protocol):
     """What a policy learner's module offers beside. Its state's `actor` is a `Trainable`.
 
     A learner whose program has a schedule over the whole run says so with a function `horizon`
-    (config to updates, or to None where this config has no such schedule): see `horizon` here.
+    (config to updates, or to None where this config has no such schedule): see `horizon` here. One
+    whose Q and V imply a reward is a `Judge` too: by it policies can be chosen without a simulator.
     """
 
     # The numbers that may differ between runs (a `settings.SweptSettings`).
@@ -61,7 +69,7 @@ class PolicyLearner(Learner, Protocol):
         """The policy's action, deterministic; reads `state.actor.params` and nothing else."""
 
 
-class RewardLearner(Learner, Protocol):
+class RewardLearner(Learner, Judge, Protocol):
     """What a reward learner's module offers beside."""
 
     def init(
@@ -76,9 +84,6 @@ class RewardLearner(Learner, Protocol):
 
     def num_updates(self, config: Any, num_pairs: int) -> int:
         """Updates of a whole fit."""
-
-    def score(self, config: Any, state: Any, segments: SegmentPairs) -> jax.Array:
-        """What the labels compare, of each segment, `[pairs, 2]`."""
 
     def relabel(
         self, config: Any, state: Any, store: Store, view: View, num_rows: int
@@ -308,16 +313,15 @@ def relabel(
 
 @functools.partial(jax.jit, static_argnames=("learner", "config"))
 def score(
-    learner: RewardLearner,
+    learner: Judge,
     config: Any,
     state: Any,
     store: Store,
     view: View,
     pairs: LabelledPairs,
 ) -> jax.Array:
-    """What one reward learner makes of the segments of labelled pairs, `[pairs, 2]`.
+    """What one learner makes of the segments of labelled pairs, `[pairs, 2]`.
 
     Raises InputError for longer segments than the store's.
     """
-    segments = sampling.gather_segment_pairs(store, view, pairs.rows, pairs.length)
-    return learner.score(config, state, segments)
+    return learner.score(config, state, sampling.gather_labelled_pairs(store, view, pairs))

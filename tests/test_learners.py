@@ -53,6 +53,7 @@ def distinct(learners: list[Any]) -> dict[str, Any]:
 POLICY_LEARNERS = distinct([found.policy_learner for found in registry.ALGORITHMS.values()])
 REWARD_LEARNERS = distinct([found.reward_learner for found in registry.ALGORITHMS.values()])
 LEARNERS = POLICY_LEARNERS | REWARD_LEARNERS
+JUDGES = [name for name, learner in LEARNERS.items() if hasattr(learner, "score")]
 
 for_each_learner = pytest.mark.parametrize("name", LEARNERS)
 # For tests of what no learner does itself; the others' programs take long to compile.
@@ -492,7 +493,7 @@ def test_act_reads_the_actor_alone_and_stays_in_the_unit_box(name: str) -> None:
 
 
 @for_each_reward
-def test_rewards_are_the_runs_own_and_score_tells_what_labels_compare(name: str) -> None:
+def test_rewards_are_the_runs_own(name: str) -> None:
     learner = LEARNERS[name]
     config = small_config(learner)
     store = make_store()
@@ -510,13 +511,22 @@ def test_rewards_are_the_runs_own_and_score_tells_what_labels_compare(name: str)
     assert np.isfinite(together).all()
     assert together[:, starts].std(axis=1).min() > 0
     assert not np.delete(together, starts, axis=1).any()
-    segments = SegmentPairs(
+
+
+def segments_of(is_step: jax.Array | None = None) -> SegmentPairs:
+    return SegmentPairs(
         observations=jax.random.normal(jax.random.key(5), (5, 2, LENGTH + 1, OBSERVATION_DIM)),
         actions=jnp.zeros((5, 2, LENGTH, ACTION_DIM)),
         rewards=jnp.full((5, 2, LENGTH), jnp.nan),
         terminations=jnp.zeros((5, 2, LENGTH), bool),
+        is_step=is_step,
     )
-    score = jax.jit(functools.partial(learner.score, config))
+
+
+@pytest.mark.parametrize("name", JUDGES)
+def test_score_tells_what_labels_compare(name: str) -> None:
+    score = jax.jit(functools.partial(LEARNERS[name].score, small_config(LEARNERS[name])))
+    segments = segments_of()
     scores = np.asarray(score(one_state(name), segments))
     assert scores.shape == (5, 2)
     assert np.isfinite(scores).all()
@@ -524,6 +534,27 @@ def test_rewards_are_the_runs_own_and_score_tells_what_labels_compare(name: str)
     np.testing.assert_allclose(
         score(one_state(name), swapped), scores[:, ::-1], rtol=1e-5, atol=1e-6
     )
+
+
+@pytest.mark.parametrize("name", [name for name in JUDGES if name in POLICY_LEARNERS])
+def test_the_score_of_a_policy_learner_is_the_return_that_q_and_v_imply(name: str) -> None:
+    learner = LEARNERS[name]
+    config, state = small_config(learner), one_state(name)
+    state = state.replace(swept=state.swept.replace(discount=jnp.float32(0.9)))
+    params = jax.tree.map(jnp.zeros_like, (state.critics.params, state.value.params))
+    for found, bias in zip(params, ([[5.0], [7.0]], [2.0]), strict=True):
+        found["params"]["output"]["bias"] = jnp.array(bias)  # Q is 5 and 7, in the mean 6, V is 2
+    state = state.replace(
+        critics=state.critics.replace(params=params[0]), value=state.value.replace(params=params[1])
+    )
+    segments = segments_of(jnp.arange(LENGTH) < jnp.array([[2, LENGTH]] * 5)[..., None])
+    found = learner.score(config, state, segments)
+    np.testing.assert_allclose(found, [[2 * (6 - 0.9 * 2), 3 * (6 - 0.9 * 2)]] * 5, rtol=1e-5)
+    # A last step that ends in a terminal state is followed by nothing, where ends are followed.
+    ending = segments.replace(terminations=segments.terminations.at[:, 1, -1].set(True))
+    follows = getattr(config, "follow_terminations", True)
+    expected = 3 * 6 - (2 if follows else 3) * 0.9 * 2
+    np.testing.assert_allclose(learner.score(config, state, ending)[:, 1], expected, rtol=1e-5)
 
 
 # Other devices. To lower a program for a device doesn't need one.

@@ -7,7 +7,7 @@ every segment stays inside one episode.
 import jax
 import jax.numpy as jnp
 
-from appo_jax.types import InputError, SegmentPairs, Store, Transitions, View
+from appo_jax.types import InputError, LabelledPairs, SegmentPairs, Store, Transitions, View
 
 
 def draw_transition_rows(key: jax.Array, store: Store, view: View, batch_size: int) -> jax.Array:
@@ -104,13 +104,21 @@ def gather_transitions(store: Store, view: View, rows: jax.Array) -> Transitions
     )
 
 
+def gather_labelled_pairs(store: Store, view: View, pairs: LabelledPairs) -> SegmentPairs:
+    """The segments that labels compare. Raises InputError as `gather_segment_pairs` does."""
+    is_step = None
+    if pairs.lengths is not None:
+        is_step = jnp.arange(pairs.length) < pairs.lengths[..., None]
+    return gather_segment_pairs(store, view, pairs.rows, pairs.length, is_step)
+
+
 def gather_segment_pairs(
     store: Store, view: View, rows: jax.Array, length: int, is_step: jax.Array | None = None
 ) -> SegmentPairs:
     """The pairs of segments that start at `rows` `[pairs, 2]`.
 
-    is_step: of `draw_partial_segments`, where a segment may be cut; what stands behind its end is
-    its first step again.
+    is_step: which steps there are, where a segment may be cut; what stands behind its end is its
+    first step again.
     Raises InputError for a greater length than the store's: its rows start segments of that one,
     and longer ones would run into the next episode.
     """

@@ -148,6 +148,24 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def of_resolved(resolved: Mapping[str, Any]) -> Experiment:
+    """The experiment that `Experiment.resolved` was made of, from a file.
+
+    A data set that was collected for it is one that is there. Raises TypeError for other fields.
+    """
+    algorithm = registry.algorithm(resolved["algorithm"])
+    spec = DatasetSpec(**resolved["dataset"])
+    if spec.source == "collected":
+        spec = dataclasses.replace(spec, source="minari")
+    model = resolved["reward_model"]
+    learners: dict[str, Any] = {
+        "policy": algorithm.policy_learner.Config(**resolved["policy"]),
+        "swept": algorithm.policy_learner.Swept(**resolved["swept"]),
+        "reward_model": algorithm.reward_learner and algorithm.reward_learner.Config(**model),
+    }
+    return Experiment(**{**resolved, "dataset": spec, **learners})
+
+
 def named_settings(resolved: Mapping[str, Any]) -> dict[str, Any]:
     """A run's settings, of `Experiment.resolved`, by the names that their flags have."""
     return dict(_named(resolved))

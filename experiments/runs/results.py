@@ -303,6 +303,11 @@ def table(results: Sequence[RunResult]) -> str:
                 f"({len(missing)} {' and '.join(dict.fromkeys(missing))})" if missing else "",
             ]
         )
+    return aligned(rows)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Lines with each column as wide as its widest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -49,6 +49,17 @@ def test_gathered_segment_pairs(numbered: Make) -> None:
     np.testing.assert_array_equal(pairs.terminations, expected)
 
 
+def test_labelled_pairs_end_where_their_segments_do(numbered: Make) -> None:
+    store, view = on_device(numbered(), 3)
+    pairs = LabelledPairs(jnp.array([[0, 6]]), jnp.array([1.0]), 3, jnp.array([[2, 3]]))
+    found = sampling.gather_labelled_pairs(store, view, pairs)
+    np.testing.assert_array_equal(found.is_step, [[[1, 1, 0], [1, 1, 1]]])
+    np.testing.assert_array_equal(found.actions[..., 0], [[[0.25, 1.25, 0.25], [6.25, 7.25, 8.25]]])
+    whole = sampling.gather_labelled_pairs(store, view, pairs.replace(lengths=None))
+    assert whole.is_step is None
+    np.testing.assert_array_equal(whole.actions[0, 0, :, 0], [0.25, 1.25, 2.25])
+
+
 def test_longer_segments_than_the_stores_are_refused(numbered: Make) -> None:
     store, view = datasets.to_device(numbered((60, 60)), 8)
     rows = jnp.array([[0, 52]])  # 52 is the last start of 8 steps, and not one of 25

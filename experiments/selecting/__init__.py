@@ -1,0 +1,1 @@
+"""What `experiments.select` is made of."""
