@@ -57,7 +57,13 @@ def optimise(
         scores = policy_evaluation.evaluate(  # line 6
             pessimistic, reference, policy, evaluation_key, num_evaluations
         )
-        step = Run(policies=policy, answers=pessimistic.reward, scores=scores, gaps=gap)
+        step = Run(
+            policies=policy,
+            answers=pessimistic.reward,
+            scores=scores,
+            gaps=gap,
+            lams=jnp.asarray(lam, reward.dtype),
+        )
         return (improve(log_policy, eta, scores), state), step  # line 7
 
     first = uniform_policy(mdp).astype(reward.dtype)

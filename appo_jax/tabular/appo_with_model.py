@@ -33,13 +33,14 @@ class Run(struct.PyTreeNode):
 
     policies: pi^t, `[T, H, S, A]`. answers: f^t (Algorithm 2) or r^t (Algorithm 1), `[T, H, S, A]`.
     scores: what the policy update looked at, f^t or Q-bar^t, `[T, H, S, A]`. gaps: `[T]`, bound on
-    how far the answer's empirical objective is above the least.
+    how far the answer's empirical objective is above the least. lams: `[T]`, lambda.
     """
 
     policies: jax.Array
     answers: jax.Array
     scores: jax.Array
     gaps: jax.Array
+    lams: jax.Array
 
 
 def step_size(bound: float, num_actions: int, num_iterations: int) -> float:
@@ -82,7 +83,7 @@ def reward_operator(transition: jax.Array, policy: jax.Array) -> jax.Array:
     return jax.vmap(column, out_axes=1)(jnp.eye(size, dtype=policy.dtype))
 
 
-@functools.partial(jax.jit, static_argnames=("num_iterations", "num_steps"))
+@functools.partial(jax.jit, static_argnames=("num_iterations", "num_steps", "dual_rate"))
 def optimise(
     model: MDP,
     pairs: Trajectories,
@@ -90,6 +91,7 @@ def optimise(
     *,
     num_iterations: int,
     num_steps: int = 10,
+    dual_rate: float = 0.0,
 ) -> Run:
     """Algorithm 2, lines 3 to 6.
 
@@ -97,6 +99,10 @@ def optimise(
     not fitted to, `[n, 2, H]`. lam: above 0, above C_TR for the theorem. `num_steps` of the inner
     solver for each iteration, warm-started. The algorithm returns the uniform mixture of
     `policies`.
+
+    dual_rate: not in the paper; above 0 it is Algorithm 4's `adversarial_target=0` here. `lam` is
+    where lambda begins; its logarithm then falls by so much times sum_h E_D[f^t_h o pi^t_h - f^t_h]
+    (over R), so that pessimism grows as long as the answer says that pi^t is better than the data.
     """
     shape = model.reward.shape
     frequencies = visit_frequencies(pairs, *shape[1:]).astype(model.reward.dtype)
@@ -105,22 +111,23 @@ def optimise(
     eta = step_size(model.bound, shape[-1], num_iterations)
 
     def iterate(
-        carry: tuple[jax.Array, adversary.SolverState], num_steps: jax.Array
-    ) -> tuple[tuple[jax.Array, adversary.SolverState], tuple[jax.Array, jax.Array, jax.Array]]:
-        log_policy, state = carry
+        carry: tuple[jax.Array, adversary.SolverState, jax.Array], num_steps: jax.Array
+    ) -> tuple[tuple[jax.Array, adversary.SolverState, jax.Array], Run]:
+        log_policy, state, lam = carry
         policy = jnp.exp(log_policy)
         cost = advantage_cost(frequencies, policy).ravel()
         operator = reward_operator(model.transition, policy)
         state, gap = adversary.solve(term, cost, operator, lam, model.bound, state, num_steps)
         f = state.solution.reshape(shape)
-        return (improve(log_policy, eta, f), state), (policy, f, gap)
+        step = Run(policies=policy, answers=f, scores=f, gaps=gap, lams=lam)
+        if dual_rate:
+            lam = lam * jnp.exp(-dual_rate * (cost @ state.solution) / model.bound)
+        return (improve(log_policy, eta, f), state, lam), step
 
     first = uniform_policy(model)
     start = adversary.start(term, q_values(model, first).ravel())
-    _, (policies, answers, gaps) = jax.lax.scan(
-        iterate, (jnp.log(first), start), inner_steps(num_iterations, num_steps)
-    )
-    return Run(policies=policies, answers=answers, scores=answers, gaps=gaps)
+    begin = (jnp.log(first), start, jnp.asarray(lam, model.reward.dtype))
+    return jax.lax.scan(iterate, begin, inner_steps(num_iterations, num_steps))[1]
 
 
 @jax.jit

@@ -22,6 +22,7 @@ class Sizes:
     iterations: Sequence[int] = (16, 64, 256, 1024, 4096)
     shares: Sequence[float] = (0.9, 0.6, 0.3, 0.0, -0.3)
     lam_factors: Sequence[float] = (0.03, 0.1, 0.3, 1.0, 3.0, 30.0)
+    dual_rate: float = 1.0
     rollouts: Sequence[int] = (16, 64, 256)
     few_labels: int = 100  # where pessimism matters
     base_iterations: int = 256
@@ -101,6 +102,25 @@ def families_figure(sizes: Sizes) -> Points:
     ]
 
 
+def adapting_figure(sizes: Sizes) -> Points:
+    """All families, with few labels: a lambda that adapts, from the theorem's on, beside fixed."""
+    base = Setting(num_labelled=sizes.few_labels, num_iterations=sizes.many_iterations)
+    named = {
+        f"{one:g}": dataclasses.replace(base, lam_factor=one)
+        for one in sizes.lam_factors
+        if one <= 1
+    }
+    named["adapting"] = dataclasses.replace(base, dual_rate=sizes.dual_rate)
+    return [
+        (
+            f"{family}: {name}",
+            functools.partial(run_setting, dataclasses.replace(setting, family=family)),
+        )
+        for family in FAMILIES
+        for name, setting in named.items()
+    ]
+
+
 def rollouts_figure(sizes: Sizes) -> Points:
     """Algorithm 1 against K_1 = K_2."""
     base = Setting(num_iterations=sizes.base_iterations)
@@ -124,6 +144,7 @@ FIGURES: dict[str, Callable[[Sizes], Points]] = {
     "lam": functools.partial(lam_figure, family="garnet"),
     "lam-lure": functools.partial(lam_figure, family="lure"),
     "families": families_figure,
+    "adapting": adapting_figure,
     "rollouts": rollouts_figure,
     "freehand": freehand_figure,
 }

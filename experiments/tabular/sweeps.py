@@ -53,8 +53,9 @@ FREEHAND_UNLABELLED = 512
 class Setting:
     """One point of a figure. num_labelled, num_unlabelled: M and N, pairs; num_iterations: T.
 
-    lam_factor: lambda / C_TR. share: of `mixture_reference`. known: "reward" or "transition" puts
-    the truth in the estimate's place. rollouts: K_1 and K_2 of Algorithm 1; 0 is Algorithm 2.
+    lam_factor: lambda / C_TR. dual_rate: of a lambda that adapts, from there on; 0 for a fixed one.
+    share: of `mixture_reference`. known: "reward" or "transition" puts the truth in the estimate's
+    place. rollouts: K_1 and K_2 of Algorithm 1; 0 is Algorithm 2.
     """
 
     family: str = "garnet"
@@ -62,6 +63,7 @@ class Setting:
     num_unlabelled: int = 1024
     num_iterations: int = 256
     lam_factor: float = 1.5
+    dual_rate: float = 0.0
     share: float | None = None
     known: str = ""
     rollouts: int = 0
@@ -116,9 +118,15 @@ def make_problem(
     )
 
 
-@functools.partial(jax.jit, static_argnames=("num_iterations", "rollouts"))
+@functools.partial(jax.jit, static_argnames=("num_iterations", "rollouts", "dual_rate"))
 def optimise(
-    problem: Problem, lam_factor: jax.Array, key: jax.Array, *, num_iterations: int, rollouts: int
+    problem: Problem,
+    lam_factor: jax.Array,
+    key: jax.Array,
+    *,
+    num_iterations: int,
+    rollouts: int,
+    dual_rate: float,
 ) -> appo_with_model.Run:
     """Algorithm 2, or 1 if there are rollouts; in float32, which is twice as fast."""
     single = functools.partial(
@@ -127,7 +135,11 @@ def optimise(
     problem, lam = single(problem), single(lam_factor * problem.concentrability)
     if not rollouts:
         return appo_with_model.optimise(
-            problem.model, problem.pairs, lam, num_iterations=num_iterations
+            problem.model,
+            problem.pairs,
+            lam,
+            num_iterations=num_iterations,
+            dual_rate=dual_rate,
         )
     return appo_rollout.optimise(
         problem.mdp,
@@ -143,14 +155,12 @@ def optimise(
 
 
 @functools.partial(jax.jit, static_argnames="rollouts")
-def measure(
-    problem: Problem, run: appo_with_model.Run, lam_factor: jax.Array, *, rollouts: int
-) -> dict[str, jax.Array]:
+def measure(problem: Problem, run: appo_with_model.Run, *, rollouts: int) -> dict[str, jax.Array]:
     """All quantities of one run, in float64, each a scalar. `docs/theory.md` says what they are."""
     mdp, optimal, reference = problem.mdp, problem.optimal, problem.reference
     learned, c_tr = problem.model.reward, problem.concentrability
     run = jax.tree.map(lambda leaf: leaf.astype(float), run)
-    lam, best = lam_factor * c_tr, value(mdp, optimal)
+    best = value(mdp, optimal)
     suboptimality = best - appo_with_model.mixture_value(mdp, run.policies)
     greedy = best - value(mdp, optimal_policy(problem.model))
     of_reference = best - value(mdp, reference)
@@ -165,10 +175,11 @@ def measure(
 
     # What needs enumeration, at some iterations.
     every = slice(None, None, max(1, num_iterations // CHECKED_ITERATIONS))
-    rewards, policies, scores = rewards[every], run.policies[every], run.scores[every]
+    lams, rewards = run.lams[every], rewards[every]
+    policies, scores = run.policies[every], run.scores[every]
 
     def check(
-        reward: jax.Array, policy: jax.Array, scores: jax.Array
+        lam: jax.Array, reward: jax.Array, policy: jax.Array, scores: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         pessimistic = mdp.replace(reward=reward)
         # f^t; of Algorithm 1 that of which r^t is the induced reward.
@@ -179,9 +190,9 @@ def measure(
             policy_evaluation.squared_error(pessimistic, reference, policy, scores),
         )
 
-    gap, answer_error, squared = jax.vmap(check)(rewards, policies, scores)
+    gap, answer_error, squared = jax.vmap(check)(lams, rewards, policies, scores)
     error = analysis.pair_loss(mdp, reference, mdp.reward, learned)
-    optimisation, optimisation_bound = parts.optimisation[every], lam * error + gap
+    optimisation, optimisation_bound = parts.optimisation[every], lams * error + gap
     c_st = step_concentrability(mdp, optimal, reference)
     pe_regret = jnp.abs(parts.regret - estimated_regret)[every]
     pe_bound = 2 * jnp.sum(jnp.sqrt(2 * c_st * squared), axis=-1)
@@ -215,6 +226,7 @@ def measure(
         "pe_bound": jnp.mean(pe_bound),
         "pe_excess": jnp.max(pe_regret - pe_bound),
         "c_tr": c_tr,
+        "lam_over_c_tr": run.lams[-1] / c_tr,
         "c_st_over_c_tr": c_st / c_tr,
     }
 
@@ -241,8 +253,9 @@ def run_setting(setting: Setting, keys: jax.Array) -> Measured:
             key,
             num_iterations=setting.num_iterations,
             rollouts=setting.rollouts,
+            dual_rate=setting.dual_rate,
         )
-        return measure(problem, run, factor, rollouts=setting.rollouts)
+        return measure(problem, run, rollouts=setting.rollouts)
 
     keys = jax.vmap(lambda key: jax.random.split(key, 3))(keys)
     shares, factors = (jnp.full(len(keys), number) for number in (share, setting.lam_factor))

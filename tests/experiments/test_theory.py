@@ -35,21 +35,21 @@ def run(*flags: str) -> subprocess.CompletedProcess[str]:
 def test_prints_and_writes(tmp_path: Path) -> None:
     done = run(
         *(f"--workdir={tmp_path / 'new'}", "--preset=quick", "--num_mdps=2"),
-        *("--figures=lam", "--figures=concentrability"),
+        *("--figures=lam", "--figures=concentrability", "--figures=adapting"),
     )
     assert done.returncode == 0, done.stderr
     with (tmp_path / "new" / "theory.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert {row["figure"] for row in rows} == {"lam", "concentrability"}
+    assert {row["figure"] for row in rows} == {"lam", "concentrability", "adapting"}
     assert all(np.isfinite(float(row["mean"])) and row["num_mdps"] == "2" for row in rows)
     # What the theorems say of every single run.
     checked = 0
     for row in rows:
-        covered = row["figure"] != "lam" or float(row["setting"]) >= 1
+        covered = row["figure"] == "concentrability" or row["setting"] == "3.0"  # lambda / C_TR
         if row["quantity"] in LIMITS and (covered or row["quantity"] != "optimisation_excess"):
             assert float(row["greatest"]) <= LIMITS[row["quantity"]], row
             checked += 1
-    assert checked == 4 * len(LIMITS) - 1
+    assert checked == 12 * len(LIMITS) - 9
     means = {(row["figure"], row["setting"], row["quantity"]): float(row["mean"]) for row in rows}
     for figure, setting in {key[:2] for key in means}:
 
@@ -58,14 +58,20 @@ def test_prints_and_writes(tmp_path: Path) -> None:
 
         bound = 4 * math.sqrt(2 * math.log(2) / 16)  # R H sqrt(2 log|A| / T)
         assert mean("regret_over_bound") == pytest.approx(mean("regret") / bound)
+        if figure == "adapting":
+            continue
         # pi* sees at most C_TR times mu's error, of either sign, so neither is (II) far below.
         factor = float(setting) if figure == "lam" else 1.5
         least = -(factor + 1) * mean("c_tr") * mean("answer_error") - 1e-9
         assert mean("optimisation_checked") - mean("optimisation_bound") >= least
-    settings = [row["setting"] for row in rows if row["quantity"] == "suboptimality"]
+    lams = [row for row in rows if row["quantity"] == "lam_over_c_tr"]
+    assert len({row["mean"] for row in lams if "adapting" in row["setting"]}) == 4
+    fixed = [float(row["mean"]) for row in lams if row["setting"].endswith(": 0.3")]
+    np.testing.assert_allclose(fixed, [0.3] * 4, rtol=1e-6)
+    shown = [row for row in rows if row["quantity"] == "suboptimality"]
+    settings = [row["setting"] for row in shown if row["figure"] != "adapting"]
     # C_TR of a reference that takes the best action with probability 0.8 or 0.65: its -4th power.
     np.testing.assert_allclose([float(x) for x in settings], [0.3, 3, 0.8**-4, 0.65**-4])
-    shown = [row for row in rows if row["quantity"] == "suboptimality"]
     assert all(f"{float(row['mean']):.4f}" in done.stdout for row in shown)
     written = (tmp_path / "new" / "claims.txt").read_text()
     assert written in done.stdout

@@ -123,7 +123,7 @@ def test_an_instance_breaks_the_printed_regret_bound() -> None:
         policies.append(jnp.exp(log_policy))
         log_policy = appo_with_model.improve(log_policy, appo_with_model.step_size(1.0, 2, 5), f)
     answers = jnp.stack([f] * 5)
-    run = appo_with_model.Run(jnp.stack(policies), answers, answers, jnp.zeros(5))
+    run = appo_with_model.Run(jnp.stack(policies), answers, answers, jnp.zeros(5), jnp.ones(5))
     optimal = optimal_policy(mdp)
     rewards = analysis.induced_rewards(mdp, run)
     parts = analysis.decompose(mdp, optimal, uniform_policy(mdp), f, rewards, run.policies)

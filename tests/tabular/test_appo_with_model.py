@@ -56,6 +56,20 @@ def test_more_labels_and_iterations_find_a_better_policy() -> None:
     assert much < suboptimality(2000, 10) - 0.01
 
 
+def test_an_adapting_lambda_by_hand() -> None:
+    found = instance(0, 50)
+    run = appo_with_model.optimise(found.model, found.pairs, 2.0, num_iterations=20, dual_rate=0.5)
+    frequencies = appo_with_model.visit_frequencies(found.pairs, *found.mdp.reward.shape[1:])
+    costs = jax.vmap(appo_with_model.advantage_cost, (None, 0))(frequencies, run.policies)
+    advantages = np.sum(costs * run.answers, axis=(1, 2, 3))
+    assert np.abs(advantages).min() > 1e-3
+    np.testing.assert_allclose(run.lams[0], 2)
+    np.testing.assert_allclose(run.lams[1:] / run.lams[:-1], np.exp(-0.5 * advantages[:-1]))
+    fixed = appo_with_model.optimise(found.model, found.pairs, 2.0, num_iterations=20)
+    np.testing.assert_array_equal(fixed.lams, np.full(20, 2.0))
+    assert not np.allclose(fixed.policies, run.policies)
+
+
 def test_pessimism_leaves_the_lure_alone() -> None:
     # Say that the few labels that show the exit at the first step (of 100 pairs about four) favour
     # it: the learned reward sends greedy there, the adversary sees that the data hardly support it.
