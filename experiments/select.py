@@ -15,15 +15,15 @@ from absl import flags
 
 from appo_jax import policy
 from appo_jax.data import minari_io, preferences
+from appo_jax.envs.environment import Spaces
 from appo_jax.keys import Purpose
 from appo_jax.settings import MAX_INT, MAX_ROWS, Settings, setting
 from appo_jax.types import InputError
 from experiments.reporting import cells
 from experiments.runs import datasets, files, results
-from experiments.runs.events import Event, Told
+from experiments.runs.events import silent
 from experiments.runs.experiment import (
     Execution,
-    Experiment,
     file_digest,
     of_resolved,
 )
@@ -78,14 +78,16 @@ def groups_of(places: Sequence[Path]) -> Iterator[list[RunResult]]:
 
 
 def held_out_of(
-    found: Sequence[RunResult], run: Experiment, options: Options, execution: Execution
+    found: Sequence[RunResult], saved: policy.Saved, options: Options, execution: Execution
 ) -> HeldOut:
-    """The pairs that judge runs of the same data. run: the first of them.
+    """The pairs that judge runs of the same data. saved: of the first of them.
 
     Raises InputError for data that aren't there or have changed, labels that don't fit them, and
     those that a run was trained on.
     """
-    dataset = datasets.obtain(run, execution, _tell)
+    run, trained = of_resolved(saved.config), saved.policy
+    dims = len(trained.normaliser.mean), len(trained.actions.centre)
+    dataset = datasets.obtain(run, execution, silent, Spaces(*dims, trained.actions))
     digest = dataset.digest()
     for folder in dict.fromkeys(one.folder for one in found):
         config = files.read_json(Path(folder, "config.json")) or {}
@@ -179,7 +181,7 @@ def main(values: flags.FlagValues) -> None:
     written = []
     for found in groups_of([Path(one) for one in values.runs]):
         saved = [policy.load(Path(one.folder), one.run) for one in found]
-        held_out = held_out_of(found, of_resolved(saved[0].config), options, execution)
+        held_out = held_out_of(found, saved[0], options, execution)
         setting_of = cells.variant_names(found)
         judged = [
             criteria.judge(one, setting_of(one), own, held_out)
@@ -195,11 +197,6 @@ def main(values: flags.FlagValues) -> None:
         written.append(_as_json(judged, choices))
     if output:
         files.write_json(output, {"groups": written})
-
-
-def _tell(event: Event) -> None:
-    if isinstance(event, Told):
-        print(event.text, file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -101,8 +101,9 @@ def optimise(
     `policies`.
 
     dual_rate: not in the paper; above 0 it is Algorithm 4's `adversarial_target=0` here. `lam` is
-    where lambda begins; its logarithm then falls by so much times sum_h E_D[f^t_h o pi^t_h - f^t_h]
-    (over R), so that pessimism grows as long as the answer says that pi^t is better than the data.
+    where lambda begins, and the greatest; its logarithm falls by so much times
+    sum_h E_D[f^t_h o pi^t_h - f^t_h] (over R), so that pessimism grows as long as the answer says
+    that pi^t is better than the data.
     """
     shape = model.reward.shape
     frequencies = visit_frequencies(pairs, *shape[1:]).astype(model.reward.dtype)
@@ -121,12 +122,13 @@ def optimise(
         f = state.solution.reshape(shape)
         step = Run(policies=policy, answers=f, scores=f, gaps=gap, lams=lam)
         if dual_rate:
-            lam = lam * jnp.exp(-dual_rate * (cost @ state.solution) / model.bound)
+            falls = dual_rate * (cost @ state.solution) / model.bound
+            lam = jnp.minimum(lam * jnp.exp(-falls), greatest)
         return (improve(log_policy, eta, f), state, lam), step
 
-    first = uniform_policy(model)
+    first, greatest = uniform_policy(model), jnp.asarray(lam, model.reward.dtype)
     start = adversary.start(term, q_values(model, first).ravel())
-    begin = (jnp.log(first), start, jnp.asarray(lam, model.reward.dtype))
+    begin = (jnp.log(first), start, greatest)
     return jax.lax.scan(iterate, begin, inner_steps(num_iterations, num_steps))[1]
 
 

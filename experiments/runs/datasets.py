@@ -9,6 +9,7 @@ import numpy as np
 from appo_jax.data import checks
 from appo_jax.data.dataset import Dataset
 from appo_jax.envs import environment, origin
+from appo_jax.envs.environment import Spaces
 from appo_jax.types import InputError
 from experiments.runs import hosts, reward_controls
 from experiments.runs.events import Ended, Report, Told
@@ -31,13 +32,17 @@ def obtain_all(
     return found
 
 
-def obtain(run: Experiment, execution: Execution, report: Report) -> Dataset:
+def obtain(
+    run: Experiment, execution: Execution, report: Report, spaces: Spaces | None = None
+) -> Dataset:
     """The run's data set, read, or collected and saved now, with a line for all that is odd in it.
 
-    Actions are scaled to [-1, 1], and what lies outside is clipped. Raises InputError if there is
-    no data set, for data of another environment, or of other widths, and for too few episodes.
+    Actions are scaled to [-1, 1], and what lies outside is clipped. spaces: the environment's,
+    where it needn't be there to say them. Raises InputError if there is no data set, for data of
+    another environment, or of other widths, and for too few episodes.
     """
-    spaces = environment.spaces(run.env_name)  # first: a wrong name ends it before any work
+    # First: a wrong name ends it before any work.
+    spaces = environment.spaces(run.env_name) if spaces is None else spaces
     dataset = SOURCES[run.dataset.source].load(run.dataset, run.env_name, execution, report)
     report(Ended(f"{run.env_name} {run.dataset.recipe}"))
     made_in = origin.environment_of(dataset)
