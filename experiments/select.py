@@ -144,7 +144,9 @@ def _in_words(choice: Choice, scores: Mapping[str, float]) -> str:
             else (f"; the best is {best} with {_number(scores[best])}")
         )
     if choice.correlation is not None:
-        sentence += f"; rank correlation over {choice.num_runs} runs {choice.correlation:.2f}"
+        sentence += (
+            f"; rank correlation over {choice.num_settings} settings {choice.correlation:.2f}"
+        )
     return sentence
 
 

@@ -76,17 +76,17 @@ class Judged:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """What a criterion chooses among settings, by its mean over seeds.
+    """What a criterion chooses among settings, by its mean over their seeds.
 
-    chosen: the setting. correlation: Spearman's rank correlation with the runs' scores,
-    of the criterion such that more is better, None for fewer than three runs and for equal numbers.
-    num_runs: of those that the criterion knows and that have a score.
+    chosen: the setting. correlation: Spearman's rank correlation between the means of the criterion,
+    turned so that more is better, and those of the score, over num_settings settings; None for
+    fewer than three, and where one of the two is the same in all.
     """
 
     criterion: str
     chosen: str
     correlation: float | None
-    num_runs: int
+    num_settings: int
 
 
 def judge(result: RunResult, setting: str, saved: policy.Saved, held_out: HeldOut) -> Judged:
@@ -113,25 +113,16 @@ def judge(result: RunResult, setting: str, saved: policy.Saved, held_out: HeldOu
 
 def choose(judged: Sequence[Judged]) -> list[Choice]:
     """What each criterion chooses, of the settings all of whose runs know it."""
-    found = []
+    scores, found = mean_scores(judged), []
     for name, criterion in CRITERIA.items():
-        known = {
-            setting: own
+        means = {
+            setting: criterion.sign * float(np.mean([one.criteria[name] for one in own]))
             for setting, own in by_setting(judged).items()
             if all(name in one.criteria for one in own)
         }
-        if known:
-            means = {
-                setting: criterion.sign * np.mean([one.criteria[name] for one in own])
-                for setting, own in known.items()
-            }
-            pairs = [
-                (criterion.sign * one.criteria[name], one.result.score)
-                for own in known.values()
-                for one in own
-                if one.result.score is not None
-            ]
+        if means:
             chosen = max(means, key=lambda setting: means[setting])
+            pairs = [(means[setting], scores[setting]) for setting in means if setting in scores]
             found.append(Choice(name, chosen, _rank_correlation(pairs), len(pairs)))
     return found
 

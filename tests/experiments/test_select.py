@@ -44,7 +44,7 @@ def test_judges_all_runs_and_chooses(
     assert [line.split(":")[0] for line in lines[-4:]] == [
         *("by values", "by actions", "by error", "by adversarial")
     ]
-    assert "rank correlation over 5 runs" in lines[-3]
+    assert "rank correlation over 3 settings" in lines[-3]
     (group,) = files.read_json(output)["groups"]
     assert [one["seed"] for one in group["runs"]] == [0, 1, 0, 1, 0]
     numbers = [one["criteria"] for one in group["runs"][:4]]

@@ -26,23 +26,24 @@ def test_each_criterion_chooses_by_its_mean_over_seeds() -> None:
         judged("a", 30.0, values=60.0, error=0.4),
         judged("b", 50.0, values=80.0, error=0.5),
         judged("b", 70.0, values=80.0, error=0.6),
-        judged("c", 99.0, error=0.1),  # an algorithm without a Q
+        judged("c", 80.0, values=50.0, error=0.2),
+        judged("d", 99.0, error=0.1),  # an algorithm without a Q
     ]
     by_values, by_error = criteria.choose(runs)
-    assert (by_values.criterion, by_values.chosen, by_values.num_runs) == ("values", "b", 4)
-    # Ranks of the scores 1, 2, 3, 4; of the values 4, 1, 2.5, 2.5, both with mean 2.5: the sum of
-    # products of deviations is -2.25 + 0.75 = -1.5, over the roots of 5 and of 4.5.
-    assert by_values.correlation == pytest.approx(-1.5 / np.sqrt(5 * 4.5))
-    assert (by_error.chosen, by_error.num_runs) == ("c", 5)
-    # Less is better: 0.1 goes with 99; the ranks of the others are reversed.
-    assert by_error.correlation == pytest.approx(0)
-    assert criteria.mean_scores(runs) == {"a": 20, "b": 60, "c": 99}
+    assert (by_values.criterion, by_values.chosen, by_values.num_settings) == ("values", "b", 3)
+    # Means of values 75, 80, 50 and of scores 20, 60, 80: ranks 2, 3, 1 and 1, 2, 3, whose squared
+    # differences sum to 6; 1 - 6 * 6 / (3 * 8).
+    assert by_values.correlation == pytest.approx(-0.5)
+    assert (by_error.chosen, by_error.num_settings) == ("d", 4)
+    # Less is better: ranks 2, 1, 3, 4 and 1, 2, 3, 4; 1 - 6 * 2 / (4 * 15).
+    assert by_error.correlation == pytest.approx(0.8)
+    assert criteria.mean_scores(runs) == {"a": 20, "b": 60, "c": 80, "d": 99}
 
 
 def test_what_is_not_known_is_left_out() -> None:
     runs = [judged("a", None, values=90.0), judged("a", 30.0, values=60.0), judged("b", 1.0)]
     (only,) = criteria.choose(runs)
-    assert (only.chosen, only.correlation, only.num_runs) == ("a", None, 1)
+    assert (only.chosen, only.correlation, only.num_settings) == ("a", None, 0)
     assert criteria.mean_scores(runs) == {"b": 1}
     same = [judged(setting, float(place), values=50.0) for place, setting in enumerate("abc")]
     assert criteria.choose(same)[0].correlation is None
