@@ -101,7 +101,12 @@ def load_policy(path: str | Path, run: int = 0) -> Policy:
 
 def load(path: Path, run: int = 0) -> Saved:
     """As `load_policy`, with what else is known."""
-    return _of_the_latest(path, lambda found: _load(path, found, run))
+    return load_all(path, [run])[0]
+
+
+def load_all(path: Path, runs: Sequence[int]) -> list[Saved]:
+    """As `load`, of several runs; each checkpoint is read once."""
+    return _of_the_latest(path, lambda found: _load(path, found, runs))
 
 
 def runs(path: Path) -> list[int]:
@@ -120,29 +125,49 @@ def _of_the_latest(path: Path, read: Callable[[list[tuple[Path, int]]], _T]) -> 
                 raise
 
 
-def _load(path: Path, places: list[tuple[Path, int]], run: int) -> Saved:
+def _load(path: Path, places: list[tuple[Path, int]], runs: Sequence[int]) -> list[Saved]:
     found = _with_metadata(path, places)
-    holding = [one for one in found if run in _runs_of(one[-1])]
-    if not holding:
-        there = _runs(found)
-        raise InputError(f"{path}: run {run}, expected {there[0]} to {there[-1]}")
-    folder, update, metadata = holding[0]
-    row = run - metadata["first_run"]
-    config = metadata["runs"][row]
-    learner = registry.algorithm(config["algorithm"]).policy_learner
-    policy_config = learner.Config(**config["policy"])
+    there = _runs(found)
+    for run in runs:
+        if run not in there:
+            raise InputError(f"{path}: run {run}, expected {there[0]} to {there[-1]}")
+    saved: dict[int, Saved] = {}
+    for folder, update, metadata in found:
+        wanted = [run for run in _runs_of(metadata) if run in runs and run not in saved]
+        if wanted:
+            saved |= _of_checkpoint(folder, update, metadata, wanted)
+    return [saved[run] for run in runs]
+
+
+def _of_checkpoint(
+    folder: Path, update: int, metadata: Mapping[str, Any], runs: Sequence[int]
+) -> dict[int, Saved]:
+    configs = {run: metadata["runs"][run - metadata["first_run"]] for run in runs}
+    first = configs[runs[0]]  # what shapes the program is the same in all
+    learner = registry.algorithm(first["algorithm"]).policy_learner
+    try:
+        config = learner.Config(**first["policy"])
+    except TypeError as error:
+        raise InputError(
+            f"{folder}/{update}: settings of another release of {first['algorithm']} ({error}), "
+            "expected those of this one"
+        ) from error
     dims = metadata["observation_dim"], metadata["action_dim"]
-    shapes = template(config["algorithm"], policy_config, dims, metadata["rows"])
-    restored, _ = checkpoint.restore(folder, update, shapes)
-    own = jax.device_get(training.take_runs(restored, row))
-    policy = Policy(
-        config["algorithm"],
-        policy_config,
-        snapshot(own["states"]),
-        Normaliser(**own["normaliser"]),
-        ActionScale(**own["actions"]),
+    restored, _ = checkpoint.restore(
+        folder, update, template(first["algorithm"], config, dims, metadata["rows"])
     )
-    return Saved(policy, update, config, own["states"])
+    found = {}
+    for run in runs:
+        own = jax.device_get(training.take_runs(restored, run - metadata["first_run"]))
+        policy = Policy(
+            first["algorithm"],
+            config,
+            snapshot(own["states"]),
+            Normaliser(**own["normaliser"]),
+            ActionScale(**own["actions"]),
+        )
+        found[run] = Saved(policy, update, configs[run], own["states"])
+    return found
 
 
 def arrays(

@@ -49,7 +49,7 @@ def evaluate(
 
     Raises InputError for a checkpoint that can't be used.
     """
-    found = [policy.load(path, run) for run in runs]
+    found = policy.load_all(path, runs)
     with workers.pool(options.num_workers) as pool:
         try:
             pending = [

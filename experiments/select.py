@@ -7,41 +7,36 @@ each criterion would have chosen stands beside it.
 
 import dataclasses
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 
 from appo_jax import policy
-from appo_jax.data import minari_io, preferences
-from appo_jax.envs.environment import Spaces
-from appo_jax.keys import Purpose
-from appo_jax.settings import MAX_INT, MAX_ROWS, Settings, setting
+from appo_jax.data import minari_io
+from appo_jax.settings import MAX_INT, Settings, setting
 from appo_jax.types import InputError
 from experiments.reporting import cells
-from experiments.runs import datasets, files, results
-from experiments.runs.events import silent
-from experiments.runs.experiment import (
-    Execution,
-    file_digest,
-    of_resolved,
-)
+from experiments.runs import files, results
+from experiments.runs.experiment import Execution, difference, named_settings
 from experiments.runs.results import RunResult
-from experiments.selecting import criteria
-from experiments.selecting.criteria import CRITERIA, Choice, HeldOut, Judged
+from experiments.selecting import criteria, held_out
+from experiments.selecting.criteria import CRITERIA, Choice, Judged
+from experiments.selecting.held_out import HeldOut
 from experiments.terminal import cli
 from experiments.terminal.flags import define, define_settings, given
 
 _GROUP = "What to choose among"
-_SAME_PAIRS = ("env_name", "dataset", "segment_length", "tie_threshold")
+_SAME_PAIRS = ("env_name", "dataset", "segment_length")
+_MAX_PAIRS = 10_000  # what the critics keep of so many fits into a few gigabytes
 
 
 @dataclasses.dataclass(frozen=True)
 class Options(Settings):
     """Which pairs are asked where no file holds them."""
 
-    num_pairs: int = setting(1000, "pairs of the scripted teacher", high=MAX_ROWS)
+    num_pairs: int = setting(1000, "pairs of the scripted teacher", high=_MAX_PAIRS)
     seed: int = setting(0, "of these pairs", low=0, high=MAX_INT)
 
 
@@ -55,66 +50,70 @@ def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
     define(values, "output", Path, "JSON file for the numbers", _GROUP)
 
 
-def groups_of(places: Sequence[Path]) -> Iterator[list[RunResult]]:
+def groups_of(places: Sequence[Path], is_scripted: bool) -> list[list[RunResult]]:
     """The finished runs in and below `places`, those that the same pairs can judge together.
 
-    Raises InputError where there is none.
+    is_scripted: who labels the pairs also needs to know from where on segments differ. Raises
+    InputError for a place that isn't there, and where there is no finished run.
     """
+    for place in places:
+        if not place.is_dir():
+            raise InputError(f"--runs={place}: no such folder, expected one of runs")
     found, unreadable = results.read_all(places)
     for folder in unreadable:
-        print(f"warning: {folder.folder} is left out: {folder.problem}", file=sys.stderr)
-    finished = [one for one in found if one.state == "finished"]
-    if len(finished) < len(found):
-        left = len(found) - len(finished)
-        print(f"warning: {left} of {len(found)} runs are left out, not finished", file=sys.stderr)
-    if not finished:
+        _warn(f"{folder.folder} is left out: {folder.problem}")
+    found, doubles = cells.without_doubles(found)
+    for double in doubles:
+        _warn(double)
+    for one in found:
+        if one.state != "finished":
+            _warn(f"run {one.run} of {one.folder} is left out: {one.state}")
+    names = (*_SAME_PAIRS, "tie_threshold") if is_scripted else _SAME_PAIRS
+    groups: dict[tuple[str, ...], list[RunResult]] = {}
+    for one in found:
+        if one.state == "finished":
+            key = tuple(repr(one.settings.get(name)) for name in names)
+            groups.setdefault(key, []).append(one)
+    if not groups:
         raise InputError(
             f"--runs={','.join(map(str, places))}: holds no finished run, expected folders of some"
         )
-    groups: dict[tuple[Any, ...], list[RunResult]] = {}
-    for one in finished:
-        groups.setdefault(tuple(one.settings[name] for name in _SAME_PAIRS), []).append(one)
-    yield from groups.values()
+    return list(groups.values())
 
 
-def held_out_of(
-    found: Sequence[RunResult], saved: policy.Saved, options: Options, execution: Execution
-) -> HeldOut:
-    """The pairs that judge runs of the same data. saved: of the first of them.
-
-    Raises InputError for data that aren't there or have changed, labels that don't fit them, and
-    those that a run was trained on.
-    """
-    run, trained = of_resolved(saved.config), saved.policy
-    dims = len(trained.normaliser.mean), len(trained.actions.centre)
-    dataset = datasets.obtain(run, execution, silent, Spaces(*dims, trained.actions))
-    digest = dataset.digest()
-    for folder in dict.fromkeys(one.folder for one in found):
-        config = files.read_json(Path(folder, "config.json")) or {}
-        contents = config.get("dataset_contents", {}).get(dataset.id, {})
-        if contents.get("digest") != digest:
+def checkpoints_of(runs: Sequence[RunResult]) -> list[policy.Saved]:
+    """The last checkpoint of each run. Raises InputError for one of another update, or run."""
+    saved: dict[tuple[str, int], policy.Saved] = {}
+    for folder in dict.fromkeys(one.folder for one in runs):
+        numbers = [one.run for one in runs if one.folder == folder]
+        for number, own in zip(numbers, policy.load_all(Path(folder), numbers), strict=True):
+            saved[folder, number] = own
+    for one in runs:
+        own = saved[one.folder, one.run]
+        if own.update != one.num_updates:
             raise InputError(
-                f"data set {dataset.id}: its contents aren't those on which {folder} was trained, "
+                f"{one.folder}: its last checkpoint is of update {own.update:,}, expected "
+                f"{one.num_updates:,}"
+            )
+        differs = difference(named_settings(own.config), one.settings)
+        if differs:
+            raise InputError(
+                f"{one.folder}: its checkpoint is of a run with {differs} as in its config.json, "
                 "expected the same"
             )
-    if execution.preferences is not None:
-        digest = file_digest(execution.preferences)
-        if any(one.settings["preferences_digest"] == digest for one in found):
-            raise InputError(
-                f"--preferences={execution.preferences}: runs were trained on these labels, "
-                "expected others, held out"
-            )
-        labels = preferences.load(execution.preferences, dataset, run.segment_length)
-    else:
-        labels = preferences.scripted(
-            dataset,
-            options.seed,
-            options.num_pairs,
-            run.segment_length,
-            run.tie_threshold,
-            purpose=Purpose.FRESH_LABELS,
-        )
-    return HeldOut.of(dataset, labels)
+    return [saved[one.folder, one.run] for one in runs]
+
+
+def setting_names(runs: Sequence[RunResult]) -> list[str]:
+    """What each run shares with its other seeds, in words."""
+    variant_of = cells.variant_names(runs)
+    counts = {one.settings["num_feedback"] for one in runs if cells.reads_labels(one)}
+    return [
+        f"{variant_of(one)}, {one.settings['num_feedback']} labels"
+        if len(counts) > 1 and cells.reads_labels(one)
+        else variant_of(one)
+        for one in runs
+    ]
 
 
 def lines(judged: Sequence[Judged], choices: Sequence[Choice]) -> list[str]:
@@ -126,35 +125,54 @@ def lines(judged: Sequence[Judged], choices: Sequence[Choice]) -> list[str]:
         for one in own:
             numbers = (*(one.criteria.get(name) for name in known), one.result.score)
             rows.append([one.setting, str(one.result.seed), *map(_number, numbers)])
+    scores = criteria.mean_scores(judged)
     return [
         results.aligned(rows),
         *(f"{name}: {CRITERIA[name].help}" for name in known),
-        *(_in_words(choice, criteria.mean_scores(judged)) for choice in choices),
+        *(_in_words(choice, scores) for choice in choices),
+        *(
+            f"by {name}: not compared, since runs differ in {', '.join(units)}"
+            for name in known
+            if (units := criteria.differing_units(judged, name))
+        ),
+        *_about_seeds(judged),
     ]
 
 
 def _in_words(choice: Choice, scores: Mapping[str, float]) -> str:
-    sentence = f"by {choice.criterion}: {choice.chosen}"
-    if choice.chosen in scores:
+    sentence = f"by {choice.criterion}: {' and '.join(choice.chosen)}"
+    if len(choice.chosen) > 1:
+        sentence += " alike"
+    elif choice.chosen[0] in scores:
         best = max(scores, key=lambda setting: scores[setting])
-        sentence += f", mean score {_number(scores[choice.chosen])}"
-        sentence += (
-            "; none is better"
-            if scores[best] == scores[choice.chosen]
-            else (f"; the best is {best} with {_number(scores[best])}")
-        )
+        sentence += f", mean score {_number(scores[choice.chosen[0]])}"
+        is_best = scores[best] == scores[choice.chosen[0]]
+        sentence += "; none has more" if is_best else f"; {best} has {_number(scores[best])}"
     if choice.correlation is not None:
-        sentence += (
-            f"; rank correlation over {choice.num_settings} settings {choice.correlation:.2f}"
-        )
+        sentence += f"; rank correlation over {choice.num_settings} settings "
+        sentence += f"{choice.correlation:.2f}"
     return sentence
+
+
+def _about_seeds(judged: Sequence[Judged]) -> list[str]:
+    seeds = {
+        setting: sorted(one.result.seed for one in own)
+        for setting, own in criteria.by_setting(judged).items()
+    }
+    if len({tuple(own) for own in seeds.values()}) == 1:
+        return []
+    said = "; ".join(f"{setting}: {', '.join(map(str, own))}" for setting, own in seeds.items())
+    return [f"warning: settings are compared by means over different seeds ({said})"]
 
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
-def _as_json(judged: Sequence[Judged], choices: Sequence[Choice]) -> Mapping[str, Any]:
+def _as_json(
+    judged: Sequence[Judged], choices: Sequence[Choice], held_out: HeldOut
+) -> Mapping[str, Any]:
+    first = judged[0].result
     runs = [
         {
             "folder": one.result.folder,
@@ -166,7 +184,18 @@ def _as_json(judged: Sequence[Judged], choices: Sequence[Choice]) -> Mapping[str
         }
         for one in judged
     ]
-    return {"runs": runs, "choices": [dataclasses.asdict(choice) for choice in choices]}
+    return {
+        "env_name": first.env_name,
+        "dataset": first.dataset,
+        "segment_length": first.settings["segment_length"],
+        "pairs": held_out.num_strict,
+        "runs": runs,
+        "choices": [dataclasses.asdict(choice) for choice in choices],
+    }
+
+
+def _warn(sentence: str) -> None:
+    print(f"warning: {sentence}", file=sys.stderr)
 
 
 def main(values: flags.FlagValues) -> None:
@@ -174,29 +203,38 @@ def main(values: flags.FlagValues) -> None:
     if not values.runs:
         raise InputError("--runs is missing, expected folders like --runs=runs/sweeps/quick")
     output = cli.output_file(values.output)
-    options = Options(**given(values, Options))
+    own = given(values, Options)
+    if values.preferences and own:
+        raise InputError(
+            f"--{next(iter(own))}: of pairs of the scripted teacher, expected it to be left out "
+            f"with --preferences={values.preferences}"
+        )
+    options = Options(**own)
     execution = Execution(
         workdir=Path(),
         data_dir=minari_io.root(values.data_dir),
         preferences=Path(values.preferences) if values.preferences else None,
+        allow_other_environment=True,  # asked when the runs were trained
     )
+    prepared = []
+    for runs in groups_of([Path(one) for one in values.runs], execution.preferences is None):
+        saved = checkpoints_of(runs)
+        pairs = held_out.of_runs(runs, saved[0], execution, options.num_pairs, options.seed)
+        prepared.append((runs, saved, pairs))
     written = []
-    for found in groups_of([Path(one) for one in values.runs]):
-        saved = [policy.load(Path(one.folder), one.run) for one in found]
-        held_out = held_out_of(found, saved[0], options, execution)
-        setting_of = cells.variant_names(found)
+    for runs, saved, pairs in prepared:
         judged = [
-            criteria.judge(one, setting_of(one), own, held_out)
-            for one, own in zip(found, saved, strict=True)
+            criteria.judge(one, setting, own, pairs)
+            for one, setting, own in zip(runs, setting_names(runs), saved, strict=True)
         ]
         choices = criteria.choose(judged)
-        strict = len(held_out.labels) - held_out.labels.num_ties
         print(
-            f"{found[0].env_name}, {found[0].dataset}: {len(found)} runs, {strict} pairs that "
-            "aren't ties"
+            f"{runs[0].env_name}, {runs[0].dataset}, segments of "
+            f"{runs[0].settings['segment_length']} steps: runs {len(runs)}, pairs that aren't ties "
+            f"{pairs.num_strict:,}"
         )
         print("\n".join(lines(judged, choices)))
-        written.append(_as_json(judged, choices))
+        written.append(_as_json(judged, choices, pairs))
     if output:
         files.write_json(output, {"groups": written})
 

@@ -151,8 +151,16 @@ def _digest(text: str) -> str:
 def of_resolved(resolved: Mapping[str, Any]) -> Experiment:
     """The experiment that `Experiment.resolved` was made of, from a file.
 
-    A data set that was collected for it is one that is there. Raises TypeError for other fields.
+    A data set that was collected for it is one that is there. Raises InputError for the fields of
+    another release.
     """
+    try:
+        return _of_resolved(resolved)
+    except (TypeError, KeyError) as error:
+        raise InputError(f"settings of another release ({error}), expected this one's") from error
+
+
+def _of_resolved(resolved: Mapping[str, Any]) -> Experiment:
     algorithm = registry.algorithm(resolved["algorithm"])
     spec = DatasetSpec(**resolved["dataset"])
     if spec.source == "collected":

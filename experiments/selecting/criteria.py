@@ -1,10 +1,10 @@
 """What data and labels say of trained policies, without their environment.
 
-Offline policy selection: where nobody can try policies out, something that is known has to stand
+Offline policy selection: where policies can't be tried out, something that is known has to stand
 for how good they are. Pairs that nobody trained on can be asked: do Q and V order them as their
 labels do, and are the policy's actions nearer to those of the better segment? And training itself
-wrote down how far the critics were off on fresh pairs, and how much they prefer the policy's
-actions to the data's.
+wrote down how far the critics were off, and how much they prefer the policy's actions to the
+data's.
 """
 
 import dataclasses
@@ -20,13 +20,19 @@ from scipy import stats
 
 from appo_jax import cpl, policy, registry, training
 from appo_jax.data import preferences, sampling
-from appo_jax.data.dataset import Dataset, to_device
-from appo_jax.data.preferences import Preferences
-from appo_jax.types import InputError, LabelledPairs, Store, View
+from appo_jax.types import LabelledPairs, Store, View
 from experiments.runs import files
+from experiments.runs.experiment import differing
 from experiments.runs.results import RunResult
+from experiments.selecting.held_out import HeldOut
 
 _LAST_SHARE = 0.1  # of training, over which its own numbers are averaged
+_OF_TRAINING = ("error", "adversarial")
+# What these two are counted in: how segments are compared, and the rewards.
+_UNITS = (
+    *("pairwise_error", "squared_error", "partial_segments", "labelled_pairs", "segment_length"),
+    *("reward", "reward_scale", "ending"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,29 +46,9 @@ class Criterion:
 CRITERIA: Mapping[str, Criterion] = {
     "values": Criterion("% of pairs that sum_l Q(s_l, a_l) - gamma V(s_l+1) orders rightly", 1),
     "actions": Criterion("% of pairs whose better segment's actions are nearer to the policy's", 1),
-    "error": Criterion("the critics' error on fresh segments at the end of training (APPO)", -1),
-    "adversarial": Criterion("Q(s, pi(s)) - Q(s, a) at the end of training (APPO)", -1),
+    "error": Criterion("the critics' error over the last tenth of training (APPO)", -1),
+    "adversarial": Criterion("Q(s, pi(s)) - Q(s, a) over the last tenth of training (APPO)", -1),
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class HeldOut:
-    """Labelled pairs that no run trained on, and their data set on the device."""
-
-    labels: Preferences
-    pairs: LabelledPairs
-    store: Store
-    view: View
-
-    @classmethod
-    def of(cls, dataset: Dataset, labels: Preferences) -> "HeldOut":
-        """Raises InputError where all labels are ties."""
-        if labels.num_ties == len(labels):
-            raise InputError(
-                f"all {len(labels)} labels of {dataset.id} are ties, expected some that say which "
-                "segment is better"
-            )
-        return cls(labels, labels.to_device(dataset), *to_device(dataset, labels.length))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,13 +64,13 @@ class Judged:
 class Choice:
     """What a criterion chooses among settings, by its mean over their seeds.
 
-    chosen: the setting. correlation: Spearman's rank correlation between the means of the criterion,
-    turned so that more is better, and those of the score, over num_settings settings; None for
-    fewer than three, and where one of the two is the same in all.
+    chosen: the setting, or several with the same mean. correlation: Spearman's rank correlation
+    between the criterion's means, turned so that more is better, and the score's, over num_settings
+    settings; None for fewer than three, and where one of the two is the same in all.
     """
 
     criterion: str
-    chosen: str
+    chosen: tuple[str, ...]
     correlation: float | None
     num_settings: int
 
@@ -112,7 +98,10 @@ def judge(result: RunResult, setting: str, saved: policy.Saved, held_out: HeldOu
 
 
 def choose(judged: Sequence[Judged]) -> list[Choice]:
-    """What each criterion chooses, of the settings all of whose runs know it."""
+    """What each criterion chooses, of the settings all of whose runs know it.
+
+    What training wrote down chooses nothing among runs that measured it otherwise.
+    """
     scores, found = mean_scores(judged), []
     for name, criterion in CRITERIA.items():
         means = {
@@ -120,11 +109,20 @@ def choose(judged: Sequence[Judged]) -> list[Choice]:
             for setting, own in by_setting(judged).items()
             if all(name in one.criteria for one in own)
         }
-        if means:
-            chosen = max(means, key=lambda setting: means[setting])
+        if means and not differing_units(judged, name):
+            greatest = max(means.values())
+            chosen = tuple(setting for setting, mean in means.items() if mean == greatest)
             pairs = [(means[setting], scores[setting]) for setting in means if setting in scores]
             found.append(Choice(name, chosen, _rank_correlation(pairs), len(pairs)))
     return found
+
+
+def differing_units(judged: Sequence[Judged], name: str) -> list[str]:
+    """The settings in which runs differ that decide in what a criterion is counted."""
+    if name not in _OF_TRAINING:
+        return []
+    known = [one.result.settings for one in judged if name in one.criteria]
+    return [unit for unit in differing(known) if unit in _UNITS]
 
 
 def by_setting(judged: Sequence[Judged]) -> dict[str, list[Judged]]:
@@ -136,11 +134,11 @@ def by_setting(judged: Sequence[Judged]) -> dict[str, list[Judged]]:
 
 
 def mean_scores(judged: Sequence[Judged]) -> dict[str, float]:
-    """Of each setting all of whose runs have a score."""
+    """Of each setting all of whose runs have a score that is a number."""
     found = {}
     for setting, own in by_setting(judged).items():
         scores = [one.result.score for one in own if one.result.score is not None]
-        if len(scores) == len(own):
+        if len(scores) == len(own) and np.all(np.isfinite(scores)):
             found[setting] = float(np.mean(scores))
     return found
 
@@ -168,8 +166,8 @@ def _at_end(metrics: files.MetricsFile, result: RunResult, name: str) -> float |
 def _nearness(
     learner: Any, config: Any, state: Any, store: Store, view: View, pairs: LabelledPairs
 ) -> jax.Array:
-    """Minus the squared distances between the policy's and the data's actions, `[pairs, 2]`."""
+    """Minus the mean squared distance of the policy's actions to the data's, `[pairs, 2]`."""
     segments = sampling.gather_labelled_pairs(store, view, pairs)
     actions = learner.act(config, state, segments.observations[:, :, :-1])
     near = cpl.log_prob(actions, segments.actions)
-    return jnp.sum(near, axis=-1, where=segments.is_step)
+    return jnp.mean(near, axis=-1, where=segments.is_step)

@@ -184,8 +184,9 @@ def output_file(path: str | None) -> Path | None:
     file = Path(path)
     if not file.parent.is_dir():
         raise InputError(f"--output: no folder {file.parent}, expected one that exists")
-    if file.is_dir():
-        raise InputError(f"--output: {file} is a folder, expected a file")
+    if file.exists() and not file.is_file():
+        kind = "a folder" if file.is_dir() else "a device"
+        raise InputError(f"--output: {file} is {kind}, expected a file")
     if not os.access(file.parent, os.W_OK):
         raise InputError(f"--output: {file.parent} can't be written to, expected a folder that can")
     return file

@@ -1,5 +1,6 @@
 """Trained runs, judged by pairs that they weren't trained on."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 from appo_jax.types import InputError
 from experiments import select
-from experiments.runs import files, runner
+from experiments.runs import files, results, runner
 from tests.helpers.commands import call
 from tests.helpers.runs import parse, tiny, write_buffers
 
@@ -33,7 +34,7 @@ def test_judges_all_runs_and_chooses(
     call(select, *arguments, "--num_pairs=200")
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("button-press-topdown-v3, ")
-    assert ": 5 runs, " in lines[0]
+    assert ": runs 5, pairs that aren't ties " in lines[0]
     assert lines[1].split() == ["setting", "seed", "values", "actions", "error", "adversarial",
                                 "success", "(%)"]  # fmt: skip
     table = [line.strip() for line in lines[2:7]]
@@ -41,10 +42,11 @@ def test_judges_all_runs_and_chooses(
         *("appo, lam 0.03", "appo, lam 0.03", "appo, lam 1", "appo, lam 1", "bc")
     ]
     assert table[4].split()[2] == "-"  # cloning has no Q
-    assert [line.split(":")[0] for line in lines[-4:]] == [
-        *("by values", "by actions", "by error", "by adversarial")
+    assert [line.split(":")[0] for line in lines[-5:]] == [
+        *("by values", "by actions", "by error", "by adversarial", "warning")
     ]
-    assert "rank correlation over 3 settings" in lines[-3]
+    assert "rank correlation over 3 settings" in lines[-4]
+    assert lines[-1].endswith("seeds (appo, lam 0.03: 0, 1; appo, lam 1: 0, 1; bc: 0)")
     (group,) = files.read_json(output)["groups"]
     assert [one["seed"] for one in group["runs"]] == [0, 1, 0, 1, 0]
     numbers = [one["criteria"] for one in group["runs"][:4]]
@@ -67,15 +69,56 @@ def test_judges_all_runs_and_chooses(
 def test_labels_of_a_file(
     runs: Path, data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (labels, *_) = sorted((runs / "appo" / "preferences").iterdir())
-    arguments = (f"--runs={runs}", f"--data_dir={data_dir}")
-    call(select, *arguments, f"--preferences={labels}")
-    assert "5 runs, " in capsys.readouterr().out
-    trained = tmp_path / "trained"
-    flags = (f"--workdir={trained}", f"--data_dir={data_dir}", f"--preferences={labels}")
-    runner.run(*parse(*(one for one in tiny("bc") if "num_feedback" not in one), *flags))
-    with pytest.raises(InputError, match="runs were trained on these labels, expected others, hel"):
-        call(select, f"--runs={trained}", f"--data_dir={data_dir}", f"--preferences={labels}")
+    (first, *_) = sorted((runs / "appo" / "preferences").iterdir())
+    header, *labels = first.read_text().splitlines()
+    (dataset,) = {one["dataset"]["id"] for one in files.read_json(runs / "bc/config.json")["runs"]}
+    others = tmp_path / "others.jsonl"
+    fresh = [
+        {"episode_0": 0, "start_0": at, "episode_1": 2, "start_1": at + 1, "length": 5, "label": 1}
+        for at in range(20)
+    ]
+    others.write_text(
+        "\n".join([header, *(json.dumps({**one, "labeller": "me"}) for one in fresh)])
+    )
+    call(select, f"--runs={runs}", f"--data_dir={data_dir}", f"--preferences={others}")
+    assert f"{dataset}, segments of 5 steps: runs 5, pairs that aren't ties 20\n" in (
+        capsys.readouterr().out
+    )
+    swapped = json.loads(labels[7])
+    for name in ("episode", "start"):
+        pair = swapped[f"{name}_0"], swapped[f"{name}_1"]
+        swapped[f"{name}_1"], swapped[f"{name}_0"] = pair
+    others.write_text(others.read_text() + "\n" + json.dumps(swapped))
+    with pytest.raises(
+        InputError, match="1 of 21 pairs, the first in label 20, are in .*, on whic"
+    ):
+        call(select, f"--runs={runs}", f"--data_dir={data_dir}", f"--preferences={others}")
+    with pytest.raises(
+        InputError, match="--seed: of pairs of the scripted teacher, expected it to"
+    ):
+        call(select, f"--runs={runs}", f"--preferences={others}", "--seed=3")
+
+
+def test_settings_are_apart_where_labels_are(runs: Path) -> None:
+    found = results.read(runs / "appo")
+    fewer = {**found[3].settings, "num_feedback": 20}
+    found[3] = dataclasses.replace(found[3], settings=fewer)
+    assert select.setting_names(found)[2:] == ["appo, lam 1, 40 labels", "appo, lam 1, 20 labels"]
+
+
+def test_a_checkpoint_of_something_else_is_refused(runs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "bc"
+    shutil.copytree(runs / "bc", folder)
+    (one,) = results.read(folder)
+    config = files.read_json(folder / "config.json")
+    config["runs"][0]["eval_episodes"] = 7
+    files.write_json(folder / "config.json", config)
+    (other,) = results.read(folder)
+    with pytest.raises(InputError, match="run with eval_episodes 2, not 7 as in its config.json"):
+        select.checkpoints_of([other])
+    (folder / "checkpoints" / "policy" / "60").rename(tmp_path / "60")
+    with pytest.raises(InputError, match="last checkpoint is of update 40, expected 60"):
+        select.checkpoints_of([one])
 
 
 def test_bad_input(
@@ -83,6 +126,8 @@ def test_bad_input(
 ) -> None:
     with pytest.raises(InputError, match="--runs is missing, expected folders"):
         call(select)
+    with pytest.raises(InputError, match=f"--runs={tmp_path}/none: no such folder, expected one"):
+        call(select, f"--runs={runs},{tmp_path}/none")
     with pytest.raises(InputError, match=f"--runs={tmp_path}: holds no finished run, expected"):
         call(select, f"--runs={tmp_path}")
     with pytest.raises(InputError, match="num_pairs=0: expected a whole number from 1"):
@@ -90,7 +135,7 @@ def test_bad_input(
     with pytest.raises(InputError, match="no buffers of button-press-topdown-v3, expected"):
         call(select, f"--runs={runs}", f"--data_dir={tmp_path}")
     write_buffers(tmp_path / "others", seed=1)
-    with pytest.raises(InputError, match="its contents aren't those on which .* expected the same"):
+    with pytest.raises(InputError, match="others: the contents of data set .* aren't those that"):
         call(select, f"--runs={runs}", f"--data_dir={tmp_path / 'others'}")
     # A run under way and a folder that can't be read are named, and the others judged.
     some = tmp_path / "some"
@@ -102,6 +147,6 @@ def test_bad_input(
     (some / "damaged" / "config.json").write_text("{")
     call(select, f"--runs={some}", f"--data_dir={data_dir}")
     out, err = capsys.readouterr()
-    assert ": 1 runs, " in out
-    assert "warning: 1 of 2 runs are left out, not finished" in err
+    assert ": runs 1, " in out
+    assert "half (unfinished) is left out for " in err
     assert f"warning: {some}/damaged is left out: " in err
