@@ -76,8 +76,9 @@ class Choice:
 
 
 def judge(result: RunResult, setting: str, saved: policy.Saved, held_out: HeldOut) -> Judged:
-    """The criteria of one run. setting: what it shares with its other seeds, in words. saved: its
-    last checkpoint.
+    """The criteria of one run.
+
+    setting: what it shares with its other seeds, in words. saved: its last checkpoint.
     """
     learner: Any = registry.algorithm(result.algorithm).policy_learner
     known = saved.policy.config, saved.state, held_out.store, held_out.view, held_out.pairs
