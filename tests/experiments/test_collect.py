@@ -192,8 +192,8 @@ def stop(process: subprocess.Popen[str], number: signal.Signals) -> str:
         os.killpg(process.pid, number)  # a terminal's Ctrl-C reaches the workers, too
     else:
         process.kill()
-    process.wait(timeout=20)
-    wait_until(lambda: not members(process.pid), 20)
+    process.wait(timeout=60)  # workers leave once they have imported, which takes its time
+    wait_until(lambda: not members(process.pid), 60)
     assert process.stderr is not None
     return process.stderr.read()
 
