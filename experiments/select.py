@@ -223,8 +223,10 @@ def main(values: flags.FlagValues) -> None:
         prepared.append((runs, saved, pairs))
     written = []
     for runs, saved, pairs in prepared:
+        folders = {one.folder for one in runs}
+        metrics = {folder: files.MetricsFile(Path(folder, "metrics.csv")) for folder in folders}
         judged = [
-            criteria.judge(one, setting, own, pairs)
+            criteria.judge(one, setting, own, metrics[one.folder], pairs)
             for one, setting, own in zip(runs, setting_names(runs), saved, strict=True)
         ]
         choices = criteria.choose(judged)

@@ -10,7 +10,6 @@ data's.
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -75,14 +74,20 @@ class Choice:
     num_settings: int
 
 
-def judge(result: RunResult, setting: str, saved: policy.Saved, held_out: HeldOut) -> Judged:
+def judge(
+    result: RunResult,
+    setting: str,
+    saved: policy.Saved,
+    metrics: files.MetricsFile,
+    held_out: HeldOut,
+) -> Judged:
     """The criteria of one run.
 
-    setting: what it shares with its other seeds, in words. saved: its last checkpoint.
+    setting: what it shares with its other seeds, in words. saved: its last checkpoint. metrics: of
+    its folder.
     """
     learner: Any = registry.algorithm(result.algorithm).policy_learner
     known = saved.policy.config, saved.state, held_out.store, held_out.view, held_out.pairs
-    metrics = files.MetricsFile(Path(result.folder, "metrics.csv"))
     pair_error, segment_error, adversarial = (
         _at_end(metrics, result, f"critic/{name}")
         for name in ("pair_error", "segment_error", "adversarial")

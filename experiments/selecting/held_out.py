@@ -69,8 +69,9 @@ def of_runs(
     dims = len(trained.normaliser.mean), len(trained.actions.centre)
     dataset = datasets.obtain(run, execution, silent, Spaces(*dims, trained.actions))
     folders = [Path(folder) for folder in dict.fromkeys(one.folder for one in runs)]
+    digest = dataset.digest()
     for folder in folders:
-        _check_contents(dataset, folder, execution.data_dir)
+        _check_contents(dataset.id, digest, folder, execution.data_dir)
     file = execution.preferences
     if file is None:
         fresh = Purpose.FRESH_LABELS
@@ -86,13 +87,12 @@ def of_runs(
         raise InputError(f"--preferences={file}: {error}") from error
 
 
-def _check_contents(dataset: Dataset, folder: Path, data_dir: Path) -> None:
+def _check_contents(id: str, digest: str, folder: Path, data_dir: Path) -> None:
     config = files.read_json(folder / "config.json") or {}
-    before = config.get("dataset_contents", {}).get(dataset.id, {}).get("digest")
-    if before != dataset.digest():
+    if config.get("dataset_contents", {}).get(id, {}).get("digest") != digest:
         raise InputError(
-            f"--data_dir={data_dir}: the contents of data set {dataset.id} aren't those that "
-            f"{folder} was trained on, expected the same"
+            f"--data_dir={data_dir}: the contents of data set {id} aren't those that {folder} was "
+            "trained on, expected the same"
         )
 
 
@@ -100,12 +100,13 @@ def _check_others(
     labels: Preferences, file: Path, folder: Path, dataset: Dataset, run: Experiment
 ) -> None:
     """Raise InputError for a pair that is among those that a folder's runs were trained on."""
+    names = _names(labels)
     for copy in (folder / "preferences.jsonl", *sorted(folder.glob("preferences/*.jsonl"))):
         if not copy.exists() or preferences.about(copy)[0] != dataset.id:
             continue
         trained = preferences.load(copy, dataset, run.segment_length)
         known = set(_names(trained))
-        found = [place for place, name in enumerate(_names(labels)) if name in known]
+        found = [place for place, name in enumerate(names) if name in known]
         if found:
             raise InputError(
                 f"--preferences={file}: {len(found)} of {len(labels)} pairs, the first in label "
