@@ -165,6 +165,8 @@ def sample(config: Config, key: jax.Array, step: jax.Array, store: Store, view: 
     length, is_step = config.segment_length, None
     if config.labelled_pairs:
         pair_rows, _ = sampling.draw_labelled_pairs(pair_key, store, view, config.num_pairs)
+        # A label may compare an episode's last action, of which nobody knows what followed.
+        is_step = sampling.start_transitions(store, pair_rows[..., None] + jnp.arange(length))
     else:
         pair_rows, is_step = sampling.draw_segments(
             pair_key, store, view, (config.num_pairs, 2), length, config.partial_segments

@@ -10,8 +10,8 @@ z_i = sum_t softmax_t(q_i . k_t) r_hat_t (section 4 of the paper), or, without i
 reward of a transition is r_hat at the end of the last steps of its episode, as many as a segment
 has, scaled to [0, 1] over the data set as MR's is, or as its authors do.
 
-Every tenth pair is held out; what is used in the end is the model with the least loss on these, as
-it was at one of the evaluations.
+The last tenth of the pairs is held out; what is used in the end is the model with the least loss on
+these, as it was at one of the evaluations.
 """
 
 import dataclasses

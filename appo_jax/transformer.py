@@ -107,24 +107,28 @@ def gather_histories(store: Store, rows: jax.Array, counts: jax.Array, length: i
     return Windows(of_real(store.observations), of_real(store.actions), is_real)
 
 
+def size_of_batches(config: Config, num_pairs: int) -> int:
+    """Pairs of each update of a fit to `num_pairs` pairs.
+
+    An epoch is cut into equal batches of at most `batch_size`, then filled to whole parts.
+    """
+    size = -(-num_pairs // sampling.batches_of_epoch(num_pairs, config.batch_size))
+    num_parts = -(-size // _PAIRS_AT_ONCE)
+    return num_parts * -(-size // num_parts)
+
+
 def updates_per_epoch(config: Config, num_pairs: int) -> int:
     """Updates in which a fit to `num_pairs` pairs sees each of them once."""
-    return sampling.batches_of_epoch(num_pairs, config.batch_size)
+    return sampling.batches_of_epoch(num_pairs, size_of_batches(config, num_pairs))
 
 
 def draw_pairs(
     config: Config, key: jax.Array, step: jax.Array, store: Store, pairs: LabelledPairs, count: int
 ) -> Pairs:
-    """The batch of update `step`: every epoch is a permutation of the first `count` pairs.
-
-    It is cut into equal batches, or such as are larger by what fills their last part.
-    """
-    num_batches = updates_per_epoch(config, count)
-    epoch, batch = jnp.divmod(step, num_batches)
-    size = -(-count // num_batches)
-    num_parts = -(-size // _PAIRS_AT_ONCE)
+    """The batch of update `step`: every epoch is a permutation of the first `count` pairs."""
+    epoch, batch = jnp.divmod(step, updates_per_epoch(config, count))
     indices, weights = sampling.draw_batch_of_epoch(
-        jax.random.fold_in(key, epoch), batch, count, num_parts * -(-size // num_parts)
+        jax.random.fold_in(key, epoch), batch, count, size_of_batches(config, count)
     )
     return gather_pairs(store, pairs, indices, weights)
 

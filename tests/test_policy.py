@@ -141,6 +141,7 @@ save(Path(sys.argv[2]), 5, num_runs=8)
 """
 
 
+@pytest.mark.slow
 def test_written_on_eight_devices_read_on_one(tmp_path: Path) -> None:
     subprocess.run(
         [

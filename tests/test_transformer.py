@@ -132,6 +132,8 @@ def test_histories_begin_with_their_episode(numbered: Any) -> None:
         (450, 256, [225, 225]),
         (10, 4, [4, 4, 2]),  # 3 batches of 4 at most
         (227, 256, [227]),  # a prime number: 15 parts of 16 and 13 weights of 0
+        (450, 17, [18] * 25),  # 27 batches of 17 at most would be filled to 18: the last two empty
+        (2100, 100, [105] * 20),  # 21 of 100, filled to 105
         (1, 256, [1]),
     ],
 )

@@ -83,14 +83,26 @@ def draw_batch_of_epoch(
 def shift_segment_rows(store: Store, rows: jax.Array, shifts: jax.Array) -> jax.Array:
     """First rows of segments so many steps further, or back, in the episodes of those at `rows`.
 
-    At most an episode's last, or first, segment. rows, shifts: int32 of one shape.
+    At most an episode's last, or first, segment. One whose last step nothing follows, as a label's
+    may be, stays. rows, shifts: int32 of one shape.
     """
     # The same number for all segments of an episode, a larger one in the next.
     episodes = store.segment_rows - jnp.arange(len(store.segment_rows))
     index = jnp.searchsorted(store.segment_rows, rows)
     first = jnp.searchsorted(episodes, episodes[index])
     last = jnp.searchsorted(episodes, episodes[index], side="right") - 1
-    return store.segment_rows[jnp.clip(index + shifts, first, last)]
+    shifted = store.segment_rows[jnp.clip(index + shifts, first, last)]
+    return jnp.where(_among(store.segment_rows, rows), shifted, rows)
+
+
+def start_transitions(store: Store, rows: jax.Array) -> jax.Array:
+    """Whether a transition starts at each of `rows`, bool of their shape."""
+    return _among(store.transition_rows, rows)
+
+
+def _among(numbers: jax.Array, found: jax.Array) -> jax.Array:
+    """Whether each number that was found is among `numbers`, which are in order."""
+    return numbers[jnp.searchsorted(numbers, found)] == found
 
 
 def gather_transitions(store: Store, view: View, rows: jax.Array) -> Transitions:

@@ -199,3 +199,13 @@ def test_shifted_segments_stay_in_their_episode(numbered: Make) -> None:
     shifts = jnp.array([1, 1, -1, -5, 0, 2, -2, 40, -9, 1])
     found = sampling.shift_segment_rows(store, rows, shifts)
     assert found.tolist() == [1, 1, 0, 0, 8, 10, 6, 11, 14, 16]
+    # With its episode's last row a label's segment starts no segment: rows 2, 12 and 17.
+    behind = jnp.array([2, 12, 17])
+    assert sampling.shift_segment_rows(store, behind, jnp.array([-1, 1, 0])).tolist() == [2, 12, 17]
+
+
+def test_rows_that_start_a_transition(numbered: Make) -> None:
+    store, _ = on_device(numbered(), 2)
+    found = sampling.start_transitions(store, jnp.arange(21).reshape(3, 7))
+    last = [3, 5, 13, 18]  # of each episode; rows 19 and 20 don't exist
+    assert found.ravel().tolist() == [row < 19 and row not in last for row in range(21)]

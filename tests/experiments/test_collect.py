@@ -201,7 +201,11 @@ def stop(process: subprocess.Popen[str], number: signal.Signals) -> str:
 # Busy workers outlive no killed parent: tests/test_workers.py.
 @pytest.mark.parametrize(
     ("when", "number"),
-    [("starting", signal.SIGINT), ("starting", signal.SIGKILL), ("collecting", signal.SIGINT)],
+    [
+        pytest.param("starting", signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param("starting", signal.SIGKILL, marks=pytest.mark.slow),
+        ("collecting", signal.SIGINT),
+    ],
 )
 def test_stopped(tmp_path: Path, when: str, number: signal.Signals) -> None:
     data_dir = tmp_path / "data"

@@ -104,6 +104,7 @@ print(float(episodes.returns.mean()) == run.evaluations[-1].total_return)
 """
 
 
+@pytest.mark.slow
 def test_one_registered_in_a_program(checkout: Path, tmp_path: Path) -> None:
     """A program that workers can't import, as a notebook's."""
     write_module(checkout, tmp_path)

@@ -43,7 +43,9 @@ def collecting(hoppers: Steppers, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("collecting")
-@pytest.mark.parametrize("name", FINE)
+@pytest.mark.parametrize(
+    "name", [FINE[0], *(pytest.param(name, marks=pytest.mark.slow) for name in FINE[1:])]
+)
 def test_a_name_that_works(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     place = tmp_path / name
     write_buffers(place / "data")
