@@ -27,6 +27,7 @@ from experiments.terminal.flags import define, with_flag
 from experiments.terminal.progress import Terminal
 
 REPLAY_FLAGS = ("env", "num_seeds", "batch_size", "updates_per_step")
+EXPERT_FLAGS = ("num_workers",)
 
 
 def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
@@ -43,10 +44,8 @@ def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
     define(values, "data_dir", Path, "folder of the data sets; default: Minari's", main)
 
     group["module_name"] = f"{scripted.RECIPE} only"
-    text = "simulator processes, 1 to 1000"
-    flags.DEFINE_integer(
-        "num_workers", available_cores(), text, lower_bound=1, upper_bound=1000, **group
-    )
+    text = "simulator processes, 1 to 1000; default: one for each core"
+    flags.DEFINE_integer("num_workers", None, text, lower_bound=1, upper_bound=1000, **group)
 
     group["module_name"] = f"{replay_collection.RECIPE} only"
     text = "id of a Gymnasium environment, e.g. Hopper-v5, in place of --task"
@@ -61,12 +60,7 @@ def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
 
 def expert_from_flags(values: flags.FlagValues) -> tuple[str, int]:
     """The task's name and the size of a medium-expert set. Raises InputError naming the flag."""
-    for flag in REPLAY_FLAGS:
-        if values[flag].value is not None:
-            raise InputError(
-                f"--{flag}: given with --dataset={values.dataset}, expected with "
-                f"--dataset={replay_collection.RECIPE} only"
-            )
+    _refuse(values, REPLAY_FLAGS, replay_collection.RECIPE)
     if values.task is None:
         raise InputError("--task is missing, expected a Meta-World task like --task=sweep")
     with naming("task"):
@@ -81,6 +75,7 @@ def expert_from_flags(values: flags.FlagValues) -> tuple[str, int]:
 
 def replay_from_flags(values: flags.FlagValues) -> Recipe:
     """The medium-replay set that is asked for. Raises InputError naming the first wrong flag."""
+    _refuse(values, EXPERT_FLAGS, scripted.RECIPE)
     name = _env_name(values)
     rate = values.updates_per_step
     if rate is not None and not 0 < rate < math.inf:
@@ -99,6 +94,16 @@ def replay_from_flags(values: flags.FlagValues) -> Recipe:
         rate or Recipe.updates_per_step,
         config=with_flag("", sac.Config, batch_size=values.batch_size or sac.Config.batch_size),
     )
+
+
+def _refuse(values: flags.FlagValues, names: Sequence[str], recipe: str) -> None:
+    """Raise InputError for a flag that only another recipe reads."""
+    for flag in names:
+        if values[flag].value is not None:
+            raise InputError(
+                f"--{flag}: given with --dataset={values.dataset}, expected with "
+                f"--dataset={recipe} only"
+            )
 
 
 def _env_name(values: flags.FlagValues) -> str:
@@ -145,9 +150,10 @@ def _medium_expert(values: flags.FlagValues) -> tuple[Dataset, bool]:
         return found, False
     _print_name(values.task, task)
     recipe, place = values.dataset, values.data_dir
+    num_workers = values.num_workers or available_cores()
     with _counter(f"{task} {recipe}") as bar:
         dataset = scripted_collection.collect_and_save(
-            task, recipe, size, values.seed, place, values.num_workers, bar
+            task, recipe, size, values.seed, place, num_workers, bar
         )
     return dataset, True
 

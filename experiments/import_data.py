@@ -12,7 +12,7 @@ from pathlib import Path
 
 from absl import flags
 
-from appo_jax.data import checks, formats, minari_io, preferences
+from appo_jax.data import atomic, checks, formats, minari_io, preferences
 from appo_jax.data.formats import FORMATS, Imported, Request
 from appo_jax.envs import environment
 from appo_jax.types import InputError
@@ -143,11 +143,20 @@ def _environment(values: flags.FlagValues) -> str | None:
 
 
 def _save(found: Imported, folder: Path, file: Path) -> None:
-    if found.dataset is not None:
+    """Write both, or neither: the labels wait beside their place for the data set."""
+    if found.labels is None:
+        assert found.dataset is not None
         minari_io.save(found.dataset, folder)
-    if found.labels is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        preferences.save(found.labels, file)
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with atomic.replacing(file) as partial:
+        try:
+            preferences.save(found.labels, partial)
+            if found.dataset is not None:
+                minari_io.save(found.dataset, folder)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
 
 
 def _lines(found: Imported) -> list[str]:

@@ -111,6 +111,12 @@ def obtain(values: flags.FlagValues, source: Source) -> tuple[Dataset, str | Non
     flag = "env" if values.env is not None else "task"
     asked = values.task or values.env
     if asked is None:
+        for field in dataclasses.fields(Source):
+            if (value := values[field.name].value) is not None:
+                raise InputError(
+                    f"--{field.name}={value}: is read with --task or --env alone, expected one of "
+                    "these too"
+                )
         dataset = minari_io.load(values.dataset, data_dir)
         name = origin.environment_of(dataset)
         return dataset, name and (
@@ -165,7 +171,7 @@ def serve(session: Session, renderer: Renderer, page: Page, is_opened: bool) -> 
         made.look_ahead()
         print(f"open {made.url}")
         if is_opened:
-            webbrowser.open(made.url)
+            webbrowser.open(made.door().as_uri())
         print("stop with Ctrl-C; every answer is kept")
         while not came:
             time.sleep(0.2)

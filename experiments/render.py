@@ -78,7 +78,10 @@ def main(values: flags.FlagValues) -> None:
 
 def _render_policy(values: flags.FlagValues, look: Look) -> None:
     options, path = Options(**given(values, Options)), Path(values.checkpoint)
-    folder = path if (path / "config.json").exists() else Path()
+    # From a checkpoint up to its run's folder.
+    places = [path, *path.absolute().parents[:4]]
+    runs = [place for place in places if (place / "checkpoints").is_dir()]
+    folder = next((place for place in runs if (place / "config.json").exists()), Path())
     target = _target(values, folder / video.name(options.run))
     graphics.set_for_this_process()
     saved = policy.load(path, options.run)

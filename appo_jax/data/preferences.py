@@ -305,9 +305,10 @@ def load(
 
 
 def about(path: Path) -> tuple[str, int]:
-    """The id of the data set that a file's labels are of, and the length of its segments.
+    """The id of the data set that a file's labels are of, and the steps of the first one's segments.
 
-    Raises InputError for a file that can't be read, and one that doesn't say.
+    Of the longer one, where they differ. Raises InputError for a file that can't be read, and one
+    that doesn't say.
     """
     (place, line), *lines = label_lines.read(path)
     id = label_lines.parse(line, place).get("dataset")
@@ -317,13 +318,14 @@ def about(path: Path) -> tuple[str, int]:
             "data set"
         )
     for where, line in lines:
-        length = label_lines.parse(line, where).get("length")
-        if type(length) is not int or length < 1:
-            raise InputError(
-                f"{where}: length {label_lines.shown(length)}, expected a whole number of steps "
-                "from 1"
-            )
-        return id, length
+        lengths = label_lines.lengths(label_lines.parse(line, where))
+        for length in lengths:
+            if type(length) is not int or length < 1:
+                raise InputError(
+                    f"{where}: length {label_lines.shown(length)}, expected a whole number of "
+                    "steps from 1"
+                )
+        return id, max(lengths)
     raise InputError(f"{path}: no labels, expected at least one")
 
 
@@ -357,8 +359,7 @@ def _checked(
             left_out += 1
         else:
             raise InputError(
-                f"{where}: a segment is paired with itself, expected two different ones "
-                "(--on_bad_label=drop leaves such pairs out)"
+                f"{where}: a segment is paired with itself, expected two different ones"
             )
     if not kept:
         raise InputError(f"{name}: no labelled pairs, expected at least one")

@@ -40,7 +40,8 @@ def dataset_id(recipe: Recipe) -> str:
 def find(recipe: Recipe, data_dir: str | None) -> Dataset | None:
     """The set of this recipe, if it was collected before.
 
-    Raises InputError for one of the same id that another recipe made.
+    What a collection of it that was killed while it cleaned up left behind is deleted. Raises
+    InputError for one of the same id that another recipe made.
     """
     id = dataset_id(recipe)
     if not minari_io.exists(id, data_dir):
@@ -48,6 +49,7 @@ def find(recipe: Recipe, data_dir: str | None) -> Dataset | None:
     dataset = minari_io.load(id, data_dir)
     place = f"data set {id} in {minari_io.folder(id, data_dir)}"
     replay_collection.check_recipe(place, dataset.metadata.get("sac", {}), recipe)
+    shutil.rmtree(checkpoints_folder(id, data_dir), ignore_errors=True)
     return dataset
 
 

@@ -84,6 +84,7 @@ def _from_google_drive(id: str, archive: Path, report: Report) -> None:
 
     url = f"https://drive.google.com/uc?id={id}"
     report(Told(f"fetching      {archive.name} from {url}, to {archive.parent}"))
+    counter = Counter(report, archive.name, "bytes")
     by_hand = f"open {url} in a browser and save the file as {archive}, the same command goes on"
     try:
         gdown.download(
@@ -92,7 +93,8 @@ def _from_google_drive(id: str, archive: Path, report: Report) -> None:
             quiet=True,
             use_cookies=False,  # it would write them to the home folder
             resume=True,
-            progress=Counter(report, archive.name, "bytes"),
+            # A server needn't say how much there is to come.
+            progress=lambda done, total: counter(done, total) if total else None,
             timeout=_TIMEOUT,
             retries=_RETRIES,
         )

@@ -39,8 +39,6 @@ class Disagreement:
     preferred, as in PEBBLE (arXiv 2106.05091).
     """
 
-    limit: int | None = None
-
     def __init__(self, segmented: Segmented, seed: int, before: Strategy, waits: bool = False):
         """before: finds pairs until there is a fit. waits: fit at once, not in the background."""
         self._segmented, self._seed, self._before, self._waits = segmented, seed, before, waits
@@ -66,6 +64,10 @@ class Disagreement:
             if unordered(pair) not in known:
                 return pair
         return self._before.propose(asked, answers)
+
+    def left(self, asked: Sequence[Segments], answers: Answers) -> int | None:
+        """It doesn't end."""
+        return None
 
     def _refit(self, labels: Mapping[Segments, float]) -> None:
         seen = self._fitted[0] if self._fitted else FIRST - EVERY

@@ -83,6 +83,18 @@ class Server(http.server.ThreadingHTTPServer):
         """Where the page is."""
         return f"http://{ADDRESS}:{self.port}/#{self.token}"
 
+    def door(self) -> Path:
+        """A file that leads a browser to the page.
+
+        Its address can stand in a command, which other users of the machine can read; the token
+        can't.
+        """
+        path = self.session.folder / "open.html"
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(f'<meta http-equiv="refresh" content="0; url={self.url}">\n')
+        return path.resolve()
+
     def server_bind(self) -> None:
         """Bind, and ask nobody for the machine's name, as the base class does."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -310,7 +322,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         origins = self.headers.get_all("Origin") or []
         if origins and origins != [f"http://{hosts[0]}"]:
             raise _Refused(403, "expected the page's own origin")
-        if self.headers.get("Sec-Fetch-Site") not in (None, "same-origin", "none"):
+        # The empty page may be come to from anywhere, so also from the file that opens it.
+        is_visit = self.path == "/" and self.headers.get("Sec-Fetch-Mode") == "navigate"
+        came_from = self.headers.get("Sec-Fetch-Site")
+        if came_from not in (None, "same-origin", "none") and not is_visit:
             raise _Refused(403, "expected a request of the page itself")
 
     def _check_token(self) -> None:

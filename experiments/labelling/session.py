@@ -3,7 +3,7 @@
 Files of the folder: `session.json` (which data set, by its digest; how the pairs are found),
 `pairs-<labeller>.jsonl` (the pairs that were asked about, with their sides),
 `answers-<labeller>.jsonl` (the journal), `preferences.jsonl` (derived from all journals),
-`report.json`, `token`. A journal of another labeller that is copied into the folder counts.
+`report.json`, `token`, `open.html`. A journal of another labeller that is copied into the folder counts.
 """
 
 import contextlib
@@ -76,8 +76,6 @@ class Session:
         self.notes = [*self._journal.notes]
         self._others = [r for path in self._other_journals() for r in read(path)]
         self._check_records([*self._others, *self._journal.records])
-        limit = strategy.limit
-        self.total = plan.num_pairs if limit is None else min(plan.num_pairs, limit)
         self.save()
 
     @property
@@ -86,6 +84,14 @@ class Session:
         with self._lock:
             return standing(self._journal.records)
 
+    @property
+    def total(self) -> int:
+        """Pairs to ask about, repeated ones too, as far as the strategy has so many."""
+        with self._lock:
+            left = self._strategy.left(self._asked(), self._known())
+            wanted = self.plan.num_pairs
+            return wanted if left is None else min(wanted, len(self._issued) + left)
+
     def answered(self) -> dict[int, Answer]:
         """They, by the number of their pair."""
         return {answer.pair: answer for answer in self.answers}
@@ -93,8 +99,8 @@ class Session:
     def current(self) -> int:
         """The first pair without an answer; `total` where all have one."""
         with self._lock:
-            there = self.answered()
-            return next((n for n in range(self.total) if n not in there), self.total)
+            there, total = self.answered(), self.total
+            return next((n for n in range(total) if n not in there), total)
 
     def pair(self, number: int) -> Pair:
         """A pair by its number; one that wasn't asked about yet is chosen, and written down, now.
@@ -121,8 +127,9 @@ class Session:
         found = []
         with self._lock, contextlib.suppress(Waiting):
             first = self.current()
-            for number in range(first, min(self.total, first + AHEAD)):
-                found.append(self.pair(number))
+            for number in range(first, first + AHEAD):
+                if number < self.total:  # which a repeated pair makes more
+                    found.append(self.pair(number))
         return found
 
     def answer(self, request: Mapping[str, Any], clip: tuple[str, str]) -> None:
@@ -183,7 +190,8 @@ class Session:
             return {
                 "question": self.plan.question,
                 "labeller": self.labeller,
-                "folder": self.id,
+                # A page keeps answers that no server has yet under this name.
+                "folder": hashlib.sha256(f"{self.id} {self.folder.resolve()}".encode()).hexdigest(),
                 "total": self.total,
                 "current": self.current(),
                 "last": last and {"id": last.id, "pair": last.pair},
@@ -229,12 +237,15 @@ class Session:
             if again:
                 pair = again[int(draw.integers(len(again)))]
                 return Pair(number, pair.segments, 1 - pair.left, pair.pair)
-        asked = [pair.segments for pair in self._issued if pair.repeat_of is None]
-        segments = self._strategy.propose(asked, self._known())
+        segments = self._strategy.propose(self._asked(), self._known())
         # Of labeller and pair: nobody can learn that a side is the better one.
         entropy = hashlib.sha256(self.labeller.encode()).digest()[:8]
         words = [self.plan.seed, number, _SIDES, int.from_bytes(entropy)]
         return Pair(number, segments, int(np.random.default_rng(words).integers(2)))
+
+    def _asked(self) -> list[Segments]:
+        """Pairs that were asked about, but for repetitions."""
+        return [pair.segments for pair in self._issued if pair.repeat_of is None]
 
     def _to_repeat(self, number: int) -> list[Pair]:
         """Pairs that were answered some time ago, and not asked about twice."""

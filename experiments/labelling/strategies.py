@@ -6,6 +6,7 @@ the same pairs wherever the answers don't decide.
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -30,12 +31,13 @@ class Waiting(Exception):
 
 
 class Strategy(Protocol):
-    """What a strategy offers. limit: pairs that it has at most, None for any number."""
-
-    limit: int | None
+    """What a strategy offers."""
 
     def propose(self, asked: Sequence[Segments], answers: Answers) -> Segments:
         """The pair to ask about after those. Raises Waiting."""
+
+    def left(self, asked: Sequence[Segments], answers: Answers) -> int | None:
+        """How many pairs it has after those; None for any number."""
 
 
 class Segmented:
@@ -73,8 +75,6 @@ class Segmented:
 class Random:
     """Pairs of different segments, uniform."""
 
-    limit: int | None = None
-
     def __init__(self, segmented: Segmented, seed: int):
         self._segmented, self._seed = segmented, seed
 
@@ -87,6 +87,10 @@ class Random:
             if unordered(pair) not in known:
                 break
         return pair
+
+    def left(self, asked: Sequence[Segments], answers: Answers) -> int | None:
+        """It doesn't end."""
+        return None
 
     def _pick(self, generator: np.random.Generator) -> np.ndarray:
         return self._segmented.draw(generator)
@@ -143,21 +147,33 @@ class FromFile:
             (Segment(e[0], s[0]), Segment(e[1], s[1]))
             for e, s in zip(checked.episodes.tolist(), checked.starts.tolist(), strict=True)
         ]
-        self.limit: int | None = len(self.pairs)
 
     def propose(self, asked: Sequence[Segments], answers: Answers) -> Segments:
-        """The file's next pair."""
-        return self.pairs[len(asked)]
+        """The file's next pair that wasn't asked about."""
+        return self._after(asked)[0]
+
+    def left(self, asked: Sequence[Segments], answers: Answers) -> int | None:
+        """The file's pairs that weren't asked about."""
+        return len(self._after(asked))
+
+    def _after(self, asked: Sequence[Segments]) -> list[Segments]:
+        """A pair that stands in the file twice is asked about twice."""
+        there, after = Counter(map(unordered, asked)), []
+        for pair in self.pairs:
+            if there[unordered(pair)]:
+                there[unordered(pair)] -= 1
+            else:
+                after.append(pair)
+        return after
 
 
 class Ranked:
     """Lists of segments from the worst to the best, each new segment put in by binary search.
 
     As LiRE's (arXiv 2402.18212): a place of a list holds segments that were called equal, and the
-    comparisons of a search imply all others of the segment. Two lists are filled in turn.
+    comparisons of a search imply all others of the segment. Two lists are filled in turn. A list
+    ends when all segments were drawn for it.
     """
-
-    limit: int | None = None
 
     def __init__(self, segmented: Segmented, seed: int):
         self._segmented, self._seed = segmented, seed
@@ -167,9 +183,14 @@ class Ranked:
         known = {unordered(pair) for pair in asked}
         for shift in range(NUM_LISTS):
             _, question = self._list((len(asked) + shift) % NUM_LISTS, answers)
-            if unordered(question) not in known:
+            if question is not None and unordered(question) not in known:
                 return question
         raise Waiting("the next pair depends on the answer before it")
+
+    def left(self, asked: Sequence[Segments], answers: Answers) -> int | None:
+        """None, or 0 where all lists have ended."""
+        questions = [self._list(number, answers)[1] for number in range(NUM_LISTS)]
+        return 0 if questions == [None] * NUM_LISTS else None
 
     def implied(self, answers: Answers) -> dict[Segments, float]:
         """Labels of all pairs of segments of one list, as the lists have them."""
@@ -184,12 +205,14 @@ class Ranked:
                         labels[unordered((segment, better))] = float(segment < better)
         return labels
 
-    def _list(self, number: int, answers: Answers) -> tuple[list[list[Segment]], Segments]:
+    def _list(self, number: int, answers: Answers) -> tuple[list[list[Segment]], Segments | None]:
         """A list as the answers make it, worst first, and the comparison that it waits for."""
         generator = np.random.default_rng([self._seed, number])
         places = [[self._draw(generator)]]
-        while True:
+        drawn = set(places[0])
+        while len(drawn) < len(self._segmented.rows):
             segment = self._draw(generator)
+            drawn.add(segment)
             if any(segment in place for place in places):
                 continue
             low, high = 0, len(places)
@@ -209,6 +232,7 @@ class Ranked:
                 low, high = (middle + 1, high) if is_better > 0 else (low, middle)
             else:
                 places.insert(low, [segment])
+        return places, None
 
     def _draw(self, generator: np.random.Generator) -> Segment:
         rows = self._segmented.rows

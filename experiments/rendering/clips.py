@@ -124,8 +124,8 @@ class Clips:
         rows = math.ceil(len(frames) / columns)
         if max(columns * width, rows * height) > _MAX_SIDE:
             raise InputError(
-                f"{len(frames)} frames of {width}x{height} are too many for a sheet, expected a "
-                "smaller --size or --segment_length"
+                f"{len(frames)} frames of {width}x{height} are too many for a sheet, expected "
+                "smaller clips or shorter segments"
             )
         sheet = np.zeros((rows * height, columns * width, 3), np.uint8)
         for number, frame in enumerate(frames):

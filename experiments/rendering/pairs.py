@@ -20,21 +20,25 @@ def frames(
 ) -> tuple[list[np.ndarray], list[str]]:
     """The frames of a pair, the preferred segment in green, and where each segment's come from.
 
-    dataset: with actions in the environment's own units. pair: from 0, in the labels' order.
+    The shorter one waits at its end for the other. dataset: with actions in the environment's own
+    units. pair: from 0, in the labels' order.
     """
     label = float(labels.labels[pair])
+    lengths = [labels.length] * 2 if labels.lengths is None else labels.lengths[pair].tolist()
     sides, sources = [], []
     for side, is_preferred in ((0, label < 0.5), (1, label > 0.5)):
         places = int(labels.episodes[pair, side]), int(labels.starts[pair, side])
-        stored = Stored.of(dataset, *places, labels.length)
+        stored = Stored.of(dataset, *places, lengths[side])
         clip = clips.make(stored, 0)
-        end = stored.start + labels.length
+        end = stored.start + lengths[side]
         text = f"{side}: episode {stored.episode}, steps {stored.start} to {end}"
         text += ", preferred" if is_preferred else ", neither" if label == 0.5 else ""
         colour = GREEN if is_preferred else GREY
         sides.append([captioned(frame, text, colour) for frame in _pictures(clip)])
         sources.append(clip.source)
-    return [np.hstack(both) for both in zip(*sides, strict=True)], sources
+    count = max(map(len, sides))
+    waiting = [frames + frames[-1:] * (count - len(frames)) for frames in sides]
+    return [np.hstack(both) for both in zip(*waiting, strict=True)], sources
 
 
 def _pictures(clip: Clip) -> Sequence[np.ndarray]:

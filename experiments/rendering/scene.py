@@ -104,7 +104,7 @@ class Scene:
             self._renderer = mujoco.Renderer(model, self.height, self.width)
         except Exception as error:
             raise InputError(
-                f"{self.width}x{self.height} can't be drawn ({error}), expected a --size that the "
+                f"{self.width}x{self.height} can't be drawn ({error}), expected a size that the "
                 "graphics library takes"
             ) from error
         named = [model.camera(number).name for number in range(model.ncam)]

@@ -40,8 +40,12 @@ class Stored:
     def of(
         cls, dataset: Dataset, episode: int, start: int, length: int, frames: Path | None = None
     ) -> Self:
-        """That of a segment of a data set, whose actions are in the environment's own units."""
+        """That of a segment of a data set, whose actions are in the environment's own units.
+
+        Without an episode's last action, where its data end with one: what followed isn't known.
+        """
         first, end = int(dataset.episode_starts[episode]), start + length
+        end = min(end, int(dataset.lengths[episode]))
         seeds = episode_seeds(dataset)
         return cls(
             episode=episode,

@@ -62,7 +62,8 @@ def rewards_of(
     The reward models are fitted now, those with equally many labels together, or were before; runs
     with the same labels share one. The accuracy that is reported is the fitted model's, also where
     `--reward` then puts other rewards in the place of its own. Where it asks for rewards that need
-    no model, none is fitted. came: holds the signal that asks to stop.
+    no model, none is fitted. came: holds the signal that asks to stop. Raises Diverged where no
+    model's numbers are finite.
     """
     run = feedback.runs[0]
     found: dict[LabelKey, jax.Array] = {}
@@ -70,8 +71,15 @@ def rewards_of(
         groups: dict[int, list[LabelKey]] = {}
         for key in feedback.labels:
             groups.setdefault(len(feedback.labels[key]), []).append(key)
+        divergences: list[str] = []
         for keys in groups.values():
-            found |= _Fit(feedback, keys, folder, execution, report).rewards(came)
+            fit = _Fit(feedback, keys, folder, execution, report)
+            found |= fit.rewards(came)
+            divergences += fit.divergences
+        if divergences and all(
+            folder.metrics.stopped_at(n) == 0 for n in range(len(feedback.runs))
+        ):
+            raise Diverged(divergences[-1])
     else:
         if run.reward != "none":
             report(Told(f"reward: {run.reward}, the labels are not used"))
@@ -127,6 +135,7 @@ class _Fit:
         batch_runs = training.choose_batch_runs(execution.batch_runs)
         self._slots = Slots.of(len(keys), batch_runs, mesh=None)
         self._chunk_updates = min(execution.chunk_updates or _CHUNK_UPDATES, _CHUNK_UPDATES)
+        self.divergences: list[str] = []  # a sentence for each model that is no longer finite
 
     def rewards(self, came: Sequence[signal.Signals]) -> dict[LabelKey, jax.Array]:
         states = self._fitted(came)
@@ -175,9 +184,9 @@ class _Fit:
         )
         loop = Loop(work, states, update, clock, checkpoints, metrics, self._report, came, started)
         loop.run(Nobody())
-        if loop.divergences and not loop.running():
-            raise Diverged(loop.divergences[-1])
-        self._report(Told(f"{stage}: fitted in {loop.clock.wall_seconds:.0f} s"))
+        self.divergences = loop.divergences
+        if loop.running():
+            self._report(Told(f"{stage}: fitted in {loop.clock.wall_seconds:.0f} s"))
         return loop.states
 
     def _init(self, key: LabelKey, init_key: jax.Array) -> Any:
@@ -250,9 +259,9 @@ class _Fit:
                     "second segment is better)"
                 )
                 warn(f"reward model of {key.dataset}, seed {key.seed}", [odd], self._report)
-            found = {"reward/fresh_pairs": float(count), "reward/fresh_ties": float(fresh.num_ties)}
-            if accuracy is not None:
-                found["reward/accuracy"] = accuracy
+            found = {} if accuracy is None else {"reward/accuracy": accuracy}
+            found["reward/fresh_ties"] = float(fresh.num_ties)
+            found["reward/fresh_pairs"] = float(count)  # last: with it all of it is on disk
             metrics.append(self._num_updates, "reward", dict.fromkeys(owners, found))
 
     def _relabelled(self, states: Any) -> dict[LabelKey, jax.Array]:

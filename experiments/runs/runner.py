@@ -131,8 +131,8 @@ def _is_finished(found: Sequence[RunResult], folder: RunFolder) -> bool:
 
 def _write_results(runs: Sequence[Experiment], folder: RunFolder) -> list[RunResult]:
     found = results.of_folder(folder.path, folder.config, folder.metrics)
-    results.write_summary(folder.path / "summary.json", found)
     curves.plot(folder.path / "learning_curve.png", found)
+    results.write_summary(folder.path / "summary.json", found)  # last: with it all is there
     return found
 
 

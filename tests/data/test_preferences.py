@@ -275,7 +275,7 @@ def test_a_pair_of_one_segment_is_left_out_where_that_is_asked_for(
 ) -> None:
     itself = PAIR | {"episode_1": 0, "start_1": 1}
     path = write(tmp_path / "hand.jsonl", HEADER, PAIR, itself, PAIR | {"label": 0}, itself)
-    with pytest.raises(InputError, match="line 3: .*--on_bad_label=drop leaves such pairs out"):
+    with pytest.raises(InputError, match="line 3: a segment is paired with itself, expected two"):
         preferences.load(path, numbered(), 2)
     assert preferences.count_labels(path) == 4
     found = preferences.load(path, numbered(), 2, on_bad_label="drop")
@@ -437,3 +437,15 @@ def test_a_scripted_teacher_needs_rewards(numbered: Make) -> None:
     unknown = dataclasses.replace(numbered(), rewards=None)
     with pytest.raises(InputError, match="numbered-v0: has no rewards, expected them for a script"):
         preferences.scripted(unknown, 0, 5, 2, 0.0)
+
+
+def test_about_a_file_of_any_length(numbered: Make, tmp_path: Path) -> None:
+    data, path = numbered((8, 8)), tmp_path / "labels.jsonl"
+    labels = preferences.from_arrays(data, [[0, 1]], [[0, 1]], [1.0], [[3, 5]])
+    preferences.save(labels, path)
+    assert preferences.about(path) == (data.id, 5)
+    path.write_text(path.read_text().replace('"length_1": 5', '"length_1": 0'))
+    with pytest.raises(
+        InputError, match=r"line 2: length 0, expected a whole number of steps from"
+    ):
+        preferences.about(path)

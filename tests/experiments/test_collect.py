@@ -124,6 +124,12 @@ def test_bad_flags(arguments: list[str], message: str) -> None:
         collect.expert_from_flags(parsed(*arguments))
 
 
+def test_a_flag_that_sac_data_do_not_read() -> None:
+    arguments = ("--task=sweep", "--dataset=medium-replay", "--num_workers=2")
+    with pytest.raises(InputError, match="^--num_workers: given with --dataset=medium-replay, exp"):
+        collect.replay_from_flags(parsed(*arguments))
+
+
 def test_the_papers_size_is_the_default() -> None:
     assert collect.expert_from_flags(parsed("--task=sweep-v2")) == ("sweep-v3", 2_100_000)
 

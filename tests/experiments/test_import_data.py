@@ -1,6 +1,7 @@
 """The command that imports, and what can be done with what it leaves."""
 
 import functools
+import os
 from pathlib import Path
 
 import jax
@@ -37,6 +38,30 @@ def test_labels_and_their_segments(tmp_path: Path, capsys: pytest.CaptureFixture
     with pytest.raises(InputError, match=r"--preferences=.*: exists, expected a new file"):
         run(*common, "--id=mine/six-v0", f"--preferences={file}")
     assert minari_io.local_ids(tmp_path) == [id]
+
+
+def test_neither_data_nor_labels_where_one_can_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = published.ipl(tmp_path / "pairs.npz")
+    arguments = ("--format=ipl", f"--source={source}", f"--data_dir={tmp_path / 'data'}")
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        run(*arguments, f"--preferences={tmp_path / 'file' / 'labels.jsonl'}")
+
+    def full(*_: object) -> None:
+        raise OSError("no room")
+
+    labels = f"--preferences={tmp_path / 'labels.jsonl'}"
+    for module in (preferences, minari_io):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "save", full)
+            with pytest.raises(OSError, match="no room"):
+                run(*arguments, labels)
+        assert minari_io.local_ids(tmp_path / "data") == []
+        assert not {"labels.jsonl", ".labels.jsonl.partial"} & set(map(str, os.listdir(tmp_path)))
+    run(*arguments, labels)
+    assert (tmp_path / "labels.jsonl").exists()
 
 
 def test_flags_that_are_refused(tmp_path: Path) -> None:

@@ -63,6 +63,10 @@ def test_the_scripted_teacher_answers_through_the_same_code(
         ((), "--dataset is missing, expected an id; there are: tiny/walks-v0"),
         (("--dataset=tiny/none-v0",), "data set 'tiny/none-v0' is not in"),
         (("--dataset=x", "--task=sweep", "--env=Hopper-v5"), "--env=Hopper-v5: given with --task"),
+        (
+            ("--dataset=tiny/walks-v0", "--data_seed=1"),
+            "--data_seed=1: is read with --task or --env",
+        ),
         (("--dataset=tiny/walks-v0", "--size=10x10"), "--size=10x10: expected 160x120 to"),
         (("--dataset=tiny/walks-v0", "--labeller=a/b"), "--labeller=a/b: expected 1 to 40"),
         (("--dataset=tiny/walks-v0", "--pairs=best"), "--pairs=best: expected random, changing"),

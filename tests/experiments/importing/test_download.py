@@ -14,6 +14,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -98,6 +99,21 @@ def test_a_task_of_lire(drive: Host, tmp_path: Path, capsys: pytest.CaptureFixtu
     fetch(place, "--id=again/drawer-open-v0")
     assert len(drive.asked) == asked
     assert f"{place}/drawer-open-v2 is there, nothing is fetched" in capsys.readouterr().out
+
+
+def test_a_server_that_does_not_say_how_much_there_is(
+    drive: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import gdown
+
+    def download(url: str, output: str, progress: Callable[..., None], **options: Any) -> None:
+        progress(CHUNK, None)
+        plain(url, output, progress=lambda done, _: progress(done, None), **options)
+
+    plain = gdown.download
+    monkeypatch.setattr(gdown, "download", download)
+    fetch(tmp_path)
+    assert "drawer-open-v2" in left(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -13,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from appo_jax.data import preferences
+from appo_jax.data.dataset import Dataset
 from experiments.labelling import journal
 from experiments.labelling.server import Server, serving
+from experiments.labelling.strategies import Ranked, Segmented, Strategy
 from experiments.rendering.worker import Look, Renderer
 from tests.helpers.driven import Tab, tab
 from tests.helpers.labelling import LENGTH, session, walks
@@ -25,10 +28,12 @@ CTRL = 2
 
 
 @contextlib.contextmanager
-def served(folder: Path, port: int = 0) -> Iterator[Server]:
+def served(
+    folder: Path, port: int = 0, data: Dataset = DATA, strategy: Strategy | None = None
+) -> Iterator[Server]:
     """A server on the folder, with clips of lines."""
-    with session(folder, DATA, num_pairs=40) as found:
-        renderer = Renderer(DATA, None, LENGTH, Look(160, 120))
+    with session(folder, data, strategy=strategy, num_pairs=40) as found:
+        renderer = Renderer(data, None, LENGTH, Look(160, 120))
         try:
             with serving(Server(found, renderer, port, 20)) as server:
                 yield server
@@ -203,6 +208,22 @@ def test_by_keyboard_alone_with_a_focus_that_is_seen(browser: Tab, tmp_path: Pat
     assert [a.answer for a in journal.standing(journal.read(tmp_path / "answers-ann.jsonl"))] == [
         "right"
     ]
+
+
+def test_pairs_that_end_early_and_a_file_that_opens_the_page(browser: Tab, tmp_path: Path) -> None:
+    small = walks(episodes=1, steps=LENGTH + 1)  # two segments, so one pair in each of two lists
+    with served(tmp_path, data=small, strategy=Ranked(Segmented(small, LENGTH), 0)) as server:
+        door = server.door()
+        assert stat.S_IMODE(door.stat().st_mode) == 0o600
+        assert server.token not in door.as_uri()
+        browser.open(door.as_uri())
+        browser.wait_for(f"document.body && {READY}")
+        browser.evaluate("window.answersCount = () => performance.now() - shown.since > 200")
+        shown(browser, 0)
+        browser.press("ArrowLeft")
+        browser.wait_for("document.body.dataset.ready === 'done'")
+        assert "All pairs are answered" in text(browser, "status")
+        assert text(browser, "trouble") == ""
 
 
 def test_without_the_token_the_page_says_what_to_open(browser: Tab, tmp_path: Path) -> None:

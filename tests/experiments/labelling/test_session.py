@@ -11,8 +11,9 @@ import pytest
 from appo_jax.data import preferences
 from appo_jax.types import InputError
 from experiments.labelling import export, journal
-from experiments.labelling.records import unordered
-from experiments.labelling.session import Conflict
+from experiments.labelling.records import Segments, unordered
+from experiments.labelling.session import Conflict, Session
+from experiments.labelling.strategies import FromFile
 from tests.helpers.labelling import LENGTH, say, session, walks
 
 
@@ -174,3 +175,40 @@ def test_journals_of_several_labellers_merge_by_copying_files(tmp_path: Path) ->
         session(tmp_path / "ann", data),
     ):
         pass
+
+
+def answer_all(found: Session) -> list[Segments]:
+    while found.current() < found.total:
+        say(found, "left")
+    return [pair.segments for pair in found.issued()]
+
+
+def test_all_pairs_of_a_file_are_asked_about_in_spite_of_repetitions(tmp_path: Path) -> None:
+    data = walks()
+    with session(tmp_path / "random", data) as found:
+        wanted = answer_all(found)
+    path = tmp_path / "pairs.jsonl"
+    fields = ("episode_0", "start_0", "episode_1", "start_1")
+    lines = [dict(zip(fields, (*first, *second), strict=True)) for first, second in wanted]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    of_file = FromFile(path, data, LENGTH)
+    folder = tmp_path / "file"
+    with session(folder, data, num_pairs=12, seed=1) as found:  # others, before
+        before = answer_all(found)
+    with session(folder, data, strategy=of_file, num_pairs=500, repeats=0.2) as found:
+        assert found.total == 12 + 30
+        answer_all(found)
+        asked = [pair for pair in found.issued() if pair.repeat_of is None]
+        assert len(found.issued()) > len(asked) + 2
+        with pytest.raises(InputError, match="expected one that is due"):
+            found.pair(found.total)
+    assert [pair.segments for pair in asked] == [*before, *wanted]
+
+
+def test_a_page_keeps_answers_for_one_folder(tmp_path: Path) -> None:
+    names = []
+    for folder in ("one", "two", "one"):
+        with session(tmp_path / folder) as found:
+            names.append(found.state()["folder"])
+    assert names[0] == names[2] != names[1]
+    assert tmp_path.name not in names[0]

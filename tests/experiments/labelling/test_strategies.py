@@ -1,5 +1,6 @@
 """Which pairs are asked about."""
 
+import contextlib
 import itertools
 import json
 from pathlib import Path
@@ -88,6 +89,26 @@ def test_ranked_waits_only_where_all_lists_do() -> None:
     assert strategy.propose(asked, {unordered(asked[1]): 1.0}) not in asked
 
 
+@pytest.mark.parametrize("skipped", [False, True])
+def test_ranked_lists_end_with_the_segments(skipped: bool) -> None:
+    segmented = Segmented(walks(episodes=1, steps=LENGTH + 3), LENGTH)
+    assert len(segmented.rows) == 4
+    strategy = Ranked(segmented, 0)
+    asked: list[Segments] = []
+    answers: dict[Segments, float | None] = {}
+    while strategy.left(asked, answers) is None:
+        with contextlib.suppress(Waiting):
+            asked.append(strategy.propose(asked, answers))
+        pair = unordered(asked[-1])
+        answers[pair] = None if skipped and len(asked) == 2 else float(pair[1] > pair[0])
+        assert len(asked) <= 6  # pairs of four
+    assert strategy.left(asked, answers) == 0
+    with pytest.raises(Waiting):
+        strategy.propose(asked, answers)
+    if not skipped:
+        assert len(strategy.implied(answers)) == 6
+
+
 def test_pairs_of_a_file(tmp_path: Path) -> None:
     path, data = tmp_path / "pairs.jsonl", walks()
     header = {"format": "appo-preferences", "version": 1, "dataset": data.id, "seed": None}
@@ -96,8 +117,13 @@ def test_pairs_of_a_file(tmp_path: Path) -> None:
     lines = [header, *(dict(zip(fields, one, strict=True)) for one in wanted)]
     path.write_text("\n".join(map(json.dumps, lines)))
     strategy = FromFile(path, data, LENGTH)
-    assert strategy.limit == 2
-    assert [tuple(itertools.chain(*strategy.propose([None] * n, {}))) for n in (0, 1)] == wanted
+    first, second = strategy.pairs
+    assert [tuple(itertools.chain(*pair)) for pair in (first, second)] == wanted
+    foreign = (Segment(0, 0), Segment(1, 0))  # of another strategy, before
+    for asked, expected in (([], first), ([foreign, foreign], first), ([first], second)):
+        assert strategy.propose(asked, {}) == expected
+    assert strategy.propose([second[::-1], foreign], {}) == first
+    assert [strategy.left(asked, {}) for asked in ([], [foreign], [first, second])] == [2, 2, 0]
     path.write_text(json.dumps({**lines[1], "start_1": 36}))
     with pytest.raises(InputError, match=r"pairs.jsonl: .* start_1 36 .* leaves episode 2"):
         FromFile(path, data, LENGTH)

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from appo_jax.data import preferences
+from appo_jax.data.dataset import Episode, from_episodes
 from appo_jax.types import InputError
-from experiments.rendering import lines
+from experiments.rendering import lines, pairs
 from experiments.rendering.clips import Clips
 from experiments.rendering.scene import fitted
 from experiments.rendering.sources import Stored
@@ -152,6 +154,33 @@ def test_a_picture_of_another_size_is_fitted_into_the_frame() -> None:
         found = fitted(white, *size)
         assert found.shape == (size[1], size[0], 3)
         assert (found > 127).mean() == pytest.approx(covered, abs=0.03)
+
+
+def test_a_pair_is_drawn_to_the_ends_of_its_segments() -> None:
+    draw = np.random.default_rng(0)
+    episodes = [
+        Episode(
+            draw.normal(size=(steps + 1, 3)),
+            draw.uniform(-1, 1, (steps, 2)),
+            np.zeros(steps),
+            np.zeros(steps),
+            last_action=np.zeros(2),
+        )
+        for steps in (9, 4)
+    ]
+    data, clips = from_episodes(episodes, "tiny/kept-v0"), Clips(None, 160, 120)
+    # The last row's action is known, but not what it led to: a frame less.
+    whole = preferences.from_arrays(data, [[0, 1]], [[5, 0]], [1.0], 5)
+    frames, sources = pairs.frames(data, whole, 0, clips)
+    assert (len(frames), sources) == (5, ["lines", "lines"])
+    # Of two lengths: the shorter one waits at its end.
+    mixed = preferences.from_arrays(data, [[0, 1]], [[0, 1]], [1.0], [[7, 2]])
+    frames, _ = pairs.frames(data, mixed, 0, clips)
+    assert len(frames) == 8
+    left, right = np.split(np.stack(frames), 2, axis=2)
+    assert (right[2:] == right[2]).all()
+    assert (right[1] != right[2]).any()
+    assert (left[6] != left[7]).any()
 
 
 def test_a_clip_that_no_browser_takes_is_refused() -> None:

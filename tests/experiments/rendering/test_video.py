@@ -121,6 +121,10 @@ def test_the_command(
     assert told[0] == f"10 frames, 0 s: {seen / 'video-0.gif'}"
     assert told[1].startswith(f"{seen / 'video-0'}.mp4 isn't there: it needs imageio-ffmpeg")
     assert len(gif(seen / "video-0.gif")[0]) == 5
+    (seen / "video-0.gif").unlink()
+    checkpoint = seen / "checkpoints" / "policy" / "10"
+    main(f"--checkpoint={checkpoint}", "--episodes=1", "--width=80", "--height=60")
+    assert (seen / "video-0.gif").exists()
 
 
 def test_what_cannot_be_shown(seen: Path, tmp_path: Path) -> None:

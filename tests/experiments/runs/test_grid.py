@@ -2,9 +2,11 @@
 
 import collections
 import dataclasses
+import functools
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,10 +19,11 @@ import pytest
 from absl import flags
 
 from appo_jax import appo, checkpoint, load_policy, policy
-from appo_jax.types import InputError
+from appo_jax.types import Diverged, InputError
 from experiments.runs import files, groups, results, runner, signals
 from experiments.runs.experiment import Experiment
 from experiments.runs.groups import TrainingProgram
+from experiments.runs.loop import Loop
 from tests.helpers.compilation import xla_flags
 from tests.helpers.runs import TASK, TINY, parse, print_told, signal_at, tiny, write_buffers
 
@@ -202,6 +205,39 @@ def test_a_grid_stopped_in_its_second_batch_goes_on(
     start(tmp_path, *arguments)
     for run in (0, 7, 8, 15):
         assert_same(found(cloned, run), found(tmp_path, run))
+
+
+def test_a_reward_model_that_goes_wrong_stops_its_runs_alone(
+    start: Callable[..., Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    train_chunk = Loop._train_chunk
+
+    def poisoned(loop: Any, stages: str) -> None:
+        program = loop._work.program
+        if re.match(stages, loop._work.stage):
+            nan = program._store.observations * np.nan
+            program._store = program._store.replace(observations=nan)
+        train_chunk(loop)
+
+    flags = ("--num_feedback=20,40", "--num_updates=20")
+    with monkeypatch.context() as patch:
+        poison = functools.partialmethod(poisoned, r"reward model \(20 labels")
+        patch.setattr(Loop, "_train_chunk", poison)
+        entries = start(tmp_path / "two", *flags)
+        told = capsys.readouterr().out
+        assert "it is stopped, the others go on" in told
+        assert "(20 labels): fitted in" not in told
+        assert [entry.state for entry in entries] == ["diverged", "finished"]
+        patch.setattr(Loop, "_train_chunk", functools.partialmethod(poisoned, "reward model "))
+        with pytest.raises(Diverged, match="reward model of .*: reward.loss is nan"):
+            start(tmp_path / "all", *flags)
+    start(tmp_path / "one", "--num_feedback=40", "--num_updates=20")
+    alone = found(tmp_path / "one", 0)[1]
+    for left, right in zip(found(tmp_path / "two", 1)[1], alone, strict=True):
+        np.testing.assert_array_equal(left, right)
 
 
 def test_a_run_that_goes_wrong_stops_alone(
