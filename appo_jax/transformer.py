@@ -22,7 +22,7 @@ from appo_jax import losses
 from appo_jax.data import sampling
 from appo_jax.networks import Params
 from appo_jax.settings import MAX_LAYERS, MAX_ROWS, MAX_UNITS, Settings, setting
-from appo_jax.types import LabelledPairs, Store
+from appo_jax.types import InputError, LabelledPairs, Store
 
 Aux = TypeVar("Aux")
 
@@ -136,7 +136,17 @@ def draw_pairs(
 def gather_pairs(
     store: Store, pairs: LabelledPairs, indices: jax.Array, weights: jax.Array
 ) -> Pairs:
-    """The pairs of these numbers."""
+    """The pairs of these numbers.
+
+    Raises InputError for segments whose lengths differ, which a transformer takes for whole ones,
+    and for longer ones than the store's.
+    """
+    if pairs.lengths is not None or pairs.length > store.segment_length:
+        raise InputError(
+            f"labelled pairs of segments of {pairs.length} steps"
+            f"{'' if pairs.lengths is None else ' or fewer'} for a store whose segments have "
+            f"{store.segment_length}, expected equally long ones of no more"
+        )
     segments = gather_segments(store, pairs.rows[indices], pairs.length)
     return Pairs(segments, pairs.labels[indices], weights)
 

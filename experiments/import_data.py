@@ -14,7 +14,7 @@ from absl import flags
 
 from appo_jax.data import atomic, checks, formats, minari_io, preferences
 from appo_jax.data.formats import FORMATS, Imported, Request
-from appo_jax.envs import environment
+from appo_jax.envs import environment, origin
 from appo_jax.types import InputError
 from experiments.importing.describe import dataset_lines, label_lines
 from experiments.importing.download import PUBLISHERS, fetch
@@ -121,7 +121,9 @@ def main(values: flags.FlagValues) -> None:
     if found.dataset is not None and made_in is not None:
         metadata = {**found.dataset.metadata, "environment_id": made_in}
         found = dataclasses.replace(
-            found, dataset=dataclasses.replace(found.dataset, metadata=metadata)
+            found,
+            dataset=dataclasses.replace(found.dataset, metadata=metadata),
+            warnings=(*found.warnings, *origin.about(found.dataset, made_in)),
         )
     if not stays:
         _save(found, folder, file)

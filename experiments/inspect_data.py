@@ -17,7 +17,7 @@ from appo_jax.envs import environment, origin
 from appo_jax.types import InputError
 from experiments.importing import describe
 from experiments.inspecting import figure, inspection
-from experiments.terminal.cli import naming, run
+from experiments.terminal.cli import naming, output_file, run
 from experiments.terminal.flags import define
 
 _GROUP = "What to inspect"
@@ -44,6 +44,7 @@ def main(values: flags.FlagValues) -> None:
         raise InputError(
             f"--folds={values.folds}: expected a whole number from 2, and labels in --preferences"
         )
+    output = output_file(values.output) or Path(f"{values.dataset.replace('/', '-')}.png")
     with naming("dataset"):
         dataset = minari_io.load(values.dataset, values.data_dir)
     labels = None
@@ -61,9 +62,8 @@ def main(values: flags.FlagValues) -> None:
         warnings += checks.about_labels(labels)
     if labels is not None and values.folds is not None:
         print(_folds(dataset, labels, values.folds))
-    path = Path(values.output or f"{dataset.id.replace('/', '-')}.png")
-    figure.plot(path, dataset)
-    print(f"picture       {path}")
+    figure.plot(output, dataset)
+    print(f"picture       {output}")
     for warning in warnings:
         print(f"warning: {warning}")
 

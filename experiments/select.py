@@ -61,7 +61,7 @@ def groups_of(places: Sequence[Path], is_scripted: bool) -> list[list[RunResult]
             raise InputError(f"--runs={place}: no such folder, expected one of runs")
     found, unreadable = results.read_all(places)
     for folder in unreadable:
-        _warn(f"{folder.folder} is left out: {folder.problem}")
+        _warn(f"left out: {folder.problem}")
     found, doubles = cells.without_doubles(found)
     for double in doubles:
         _warn(double)

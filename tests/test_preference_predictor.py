@@ -14,7 +14,7 @@ from appo_jax.data import preferences
 from appo_jax.data.dataset import Dataset, Episode, from_episodes, to_device
 from appo_jax.keys import Purpose
 from appo_jax.transformer import Windows
-from appo_jax.types import LabelledPairs
+from appo_jax.types import InputError, LabelledPairs
 
 LENGTH, NUM_PAIRS, STEPS = 5, 8, 30
 SMALL = preference_predictor.Config(
@@ -122,6 +122,13 @@ def test_neighbours_lie_in_one_episode_and_half_of_them_have_labels() -> None:
     # Of a normal with deviation 20 cut to the 26 segments of an episode, many are at its ends.
     assert min(shifts) < -10
     assert max(shifts) > 10
+
+
+def test_windows_longer_than_the_stores_are_refused() -> None:
+    """Shifted ones would lie across the ends of episodes."""
+    store, view = to_device(walks(), LENGTH - 1)
+    with pytest.raises(InputError, match=f"segments of {LENGTH} steps for a store .* {LENGTH - 1}"):
+        preference_predictor.sample(SMALL, jax.random.key(1), jnp.int32(0), store, view, pairs())
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import pytest
 from appo_jax import transformer
 from appo_jax.data.dataset import to_device
 from appo_jax.transformer import Body, Windows
-from appo_jax.types import LabelledPairs
+from appo_jax.types import InputError, LabelledPairs
 
 LENGTH = 5
 CONFIG = transformer.Config(num_layers=2, num_heads=2, head_dim=4, segment_length=LENGTH)
@@ -156,6 +156,23 @@ def test_an_epoch_shows_every_pair_once(
         orders.append(np.concatenate(shown).tolist())
         assert sorted(orders[-1]) == list(range(count))
     assert orders[0] != orders[1] or count == 1
+
+
+@pytest.mark.parametrize(
+    ("length", "lengths", "message"),
+    [
+        (5, [[5, 3]], "of 5 steps or fewer for a store .* have 5, "),
+        (7, None, "of 7 steps for a st"),
+    ],
+)
+def test_labels_that_are_no_windows_of_the_store_are_refused(
+    numbered: Any, length: int, lengths: Any, message: str
+) -> None:
+    store, _ = to_device(numbered((9, 9)), LENGTH)
+    lengths = None if lengths is None else jnp.array(lengths)
+    pairs = LabelledPairs(jnp.array([[0, 11]]), jnp.ones(1), length, lengths)
+    with pytest.raises(InputError, match=f"labelled pairs of segments {message}.*expected equally"):
+        transformer.draw_pairs(CONFIG, jax.random.key(0), jnp.int32(0), store, pairs, 1)
 
 
 def test_gradients_of_parts_add_up(monkeypatch: pytest.MonkeyPatch) -> None:

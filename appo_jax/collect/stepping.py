@@ -105,9 +105,9 @@ def _serve(connection: Connection, env_name: str) -> None:
                 connection.send(environment.reset(message))
             else:
                 connection.send(environment.step(message))
-    except (EOFError, BrokenPipeError):
+    except (EOFError, ConnectionError):
         return  # the parent has closed its end
     except InputError as error:  # also what the simulator raises
         answer = error
-    with contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(ConnectionError):
         connection.send(answer)

@@ -28,7 +28,8 @@ def new_folder(target: Path) -> Iterator[Path]:
 
     Until then it is a hidden sibling, on the same file system. It is deleted when the block raises,
     and by the next writer of the same target when this process was killed. Raises OSError when the
-    folder can't be made or `target` has come into being meanwhile.
+    folder can't be made or `target` has come into being meanwhile. When the block has ended all of
+    it is on the disk: what it was made of may be deleted.
     """
     prefix = f".{target.name}.partial-{platform.node()}-"
     partial = target.with_name(f"{prefix}{os.getpid()}-{uuid.uuid4().hex}")
@@ -41,7 +42,11 @@ def new_folder(target: Path) -> Iterator[Path]:
     partial.mkdir()
     try:
         yield partial
+        for path in partial.rglob("*"):
+            _sync(path)
+        _sync(partial)
         partial.rename(target)
+        _sync(target.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -51,9 +56,19 @@ def replacing(path: Path) -> Iterator[Path]:
     """Give the path of a file to write, which takes `path`'s place when the block ends well."""
     partial = path.with_name(f".{path.name}.partial")
     yield partial
-    with partial.open("rb") as file:
-        os.fsync(file.fileno())
+    _sync(partial)
     partial.replace(path)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        if not path.is_dir():  # some file systems can't write a folder's entries at once
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def _is_running(process_id: int) -> bool:

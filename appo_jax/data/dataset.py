@@ -67,8 +67,20 @@ class ActionScale:
 
     @classmethod
     def between(cls, low: np.ndarray, high: np.ndarray) -> "ActionScale":
-        """That of the environment's lowest and highest actions."""
-        return cls((high + low) / 2, (high - low) / 2)
+        """That of the environment's lowest and highest actions, which none in [-1, 1] leaves.
+
+        Raises InputError for bounds between which float32 has no such scale.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            least, most = np.asarray(low, np.float32), np.asarray(high, np.float32)
+            centre, half_range = (most + least) / 2, (most - least) / 2
+            # Rounding may put an end a little beyond its bound.
+            is_beyond = (centre - half_range < least) | (centre + half_range > most)
+            inner = np.nextafter(np.minimum(most - centre, centre - least), np.float32(0))
+            half_range = np.where(is_beyond & np.isfinite(half_range), inner, half_range)
+        if not (np.isfinite(centre) & np.isfinite(half_range) & (half_range > 0)).all():
+            raise InputError(f"actions from {low} to {high}, expected finite bounds (float32)")
+        return cls(centre, half_range)
 
     def to_raw(self, actions: np.ndarray) -> np.ndarray:
         """The environment's actions, `[..., action_dim]`, of ones in [-1, 1]."""
@@ -205,7 +217,11 @@ class Dataset:
         return float(np.logical_or.reduceat(self.successes, self.episode_starts).mean())
 
     def digest(self) -> str:
-        """SHA-256 over everything that training reads: the identity of the contents."""
+        """SHA-256 over observations, actions, rewards, terminations and lengths.
+
+        The identity of the contents. Success flags, and which last actions were taken, aren't in
+        it: with them, sets that are there would have another.
+        """
         hasher = hashlib.sha256()
         for array in (
             self.observations,
@@ -352,13 +368,14 @@ def with_pairs(
     """The store with labelled pairs in it, and each view with its own, `pairs[i]` for `views[i]`.
 
     Pairs that several views share (the same object) lie in the store once. Raises InputError for
-    pairs of segments of another length than the store's.
+    pairs of segments of other lengths than the store's.
     """
     for own in pairs:
-        if own.length != store.segment_length:
+        if own.length != store.segment_length or own.lengths is not None:
             raise InputError(
-                f"labelled pairs of segments of {own.length} steps for a store whose segments have "
-                f"{store.segment_length}, expected the same"
+                f"labelled pairs of segments of {own.length} steps"
+                f"{'' if own.lengths is None else ' or fewer'} for a store whose segments have "
+                f"{store.segment_length}, expected the same of all"
             )
     places: dict[int, int] = {}
     kept: list[LabelledPairs] = []

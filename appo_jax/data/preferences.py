@@ -305,10 +305,10 @@ def load(
 
 
 def about(path: Path) -> tuple[str, int]:
-    """The id of the data set that a file's labels are of, and the steps of the first one's segments.
+    """The id of the data set that a file's labels are of, and how long their segments are.
 
-    Of the longer one, where they differ. Raises InputError for a file that can't be read, and one
-    that doesn't say.
+    That of the first label, and of its longer one. Raises InputError for a file that can't be read,
+    and one that doesn't say.
     """
     (place, line), *lines = label_lines.read(path)
     id = label_lines.parse(line, place).get("dataset")

@@ -1,14 +1,13 @@
 """Replay buffers of agents that train side by side, on the host, and their chunks on disk."""
 
-import zipfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from appo_jax.checkpoint import Damaged
-from appo_jax.data import atomic
+from appo_jax.data import atomic, plain_npz
 from appo_jax.data.dataset import Episode
+from appo_jax.types import InputError
 
 _FIELDS = (
     *("observations", "actions", "rewards", "next_observations"),
@@ -51,11 +50,16 @@ class Replay:
         return [(a, b) for a, b in zip([0, *stops[:-1]], stops, strict=True) if a < b]
 
     def episodes(self, agent: int) -> list[Episode]:
-        """An agent's episodes; of the last one as many steps as there are."""
-        return [self._episode(agent, *bounds) for bounds in self.episode_bounds(agent)]
+        """An agent's episodes; of the last one as many steps as there are.
 
-    def _episode(self, agent: int, start: int, stop: int) -> Episode:
-        successes = self.successes[agent, start:stop]
+        Successes are known where every step of every agent says: a set has them in all episodes or
+        in none.
+        """
+        knows_success = bool((self.successes[:, : self.size] >= 0).all())
+        bounds = self.episode_bounds(agent)
+        return [self._episode(agent, start, stop, knows_success) for start, stop in bounds]
+
+    def _episode(self, agent: int, start: int, stop: int, knows_success: bool) -> Episode:
         return Episode(
             observations=np.concatenate(
                 [
@@ -66,7 +70,7 @@ class Replay:
             actions=self.actions[agent, start:stop],
             rewards=self.rewards[agent, start:stop],
             terminations=self.terminations[agent, start:stop],
-            successes=None if (successes < 0).any() else successes.astype(np.bool_),
+            successes=self.successes[agent, start:stop].astype(np.bool_) if knows_success else None,
         )
 
     def save_chunk(self, folder: Path, start: int) -> None:
@@ -80,15 +84,21 @@ class Replay:
             np.savez(file, allow_pickle=False, **arrays)
 
     def load_chunk(self, folder: Path, stop: int) -> None:
-        """Append the chunk that ends at step `stop`. Raises Damaged if it isn't there whole."""
+        """Append the chunk that ends at step `stop`.
+
+        Raises Damaged if it isn't there whole, InputError where it can't be opened: the fault may
+        not be the file's.
+        """
         path = _chunk(folder, stop)
+        expected = "expected the steps that a collection wrote"
         try:
-            with np.load(path, allow_pickle=False) as file:  # reading checks the zip's check sums
-                arrays: dict[str, Any] = {name: file[name] for name in _FIELDS}
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise Damaged(
-                f"{path}: can't be read ({error}), expected the steps that a collection wrote"
-            ) from error
+            path.open("rb").close()
+            found = plain_npz.load(path)
+            arrays = {name: found[name] for name in _FIELDS}
+        except (FileNotFoundError, InputError, KeyError) as error:
+            raise Damaged(f"{path}: can't be read ({error}), {expected}") from error
+        except OSError as error:
+            raise InputError(f"{path}: can't be opened ({error.strerror}), {expected}") from error
         for name, array in arrays.items():
             place = getattr(self, name)[:, self.size : stop]
             if array.shape != place.shape or array.dtype != place.dtype:

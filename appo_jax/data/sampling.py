@@ -35,8 +35,9 @@ def draw_partial_segments(
     index = view.first_transition + jax.random.randint(key, shape, 0, view.num_transitions)
     rows, steps = store.transition_rows[index], jnp.arange(length)
     # Rows follow one another inside an episode; its last one, which starts no transition, is left
-    # out between two. Behind the last index stands the last row, which has gone by.
-    following = store.transition_rows[index[..., None] + steps]
+    # out between two. Behind the last index there is no row: the last one, that JAX would give
+    # there, may be the very number that is looked for.
+    following = store.transition_rows.at[index[..., None] + steps].get(mode="fill", fill_value=-1)
     return rows, following == rows[..., None] + steps
 
 

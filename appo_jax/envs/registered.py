@@ -4,9 +4,9 @@ import importlib.metadata
 from typing import Any
 
 import gymnasium
-import numpy as np
 
 from appo_jax import workers
+from appo_jax.data.dataset import ActionScale
 from appo_jax.envs.family import Family
 from appo_jax.types import InputError
 
@@ -27,11 +27,10 @@ def make(name: str) -> gymnasium.Env:
         if not isinstance(space, gymnasium.spaces.Box):
             raise InputError(f"environment {name!r}: {kind} space is {space}, expected a Box")
     actions: Any = env.action_space
-    low, high = actions.low, actions.high
-    if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
-        raise InputError(
-            f"environment {name!r}: actions from {low} to {high}, expected finite bounds"
-        )
+    try:
+        ActionScale.between(actions.low, actions.high)
+    except InputError as error:
+        raise InputError(f"environment {name!r}: {error}") from error
     return env
 
 

@@ -32,5 +32,4 @@ def plot(path: Path, dataset: Dataset) -> None:
     for column, values in enumerate(dataset.actions[rows].T[:8]):
         panel.hist(values, _BINS, histtype="step", label=str(column))
     panel.legend()
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)

@@ -3,7 +3,8 @@
 Files of the folder: `session.json` (which data set, by its digest; how the pairs are found),
 `pairs-<labeller>.jsonl` (the pairs that were asked about, with their sides),
 `answers-<labeller>.jsonl` (the journal), `preferences.jsonl` (derived from all journals),
-`report.json`, `token`, `open.html`. A journal of another labeller that is copied into the folder counts.
+`report.json`, `token`, `open.html`. A journal of another labeller that is copied into the folder
+counts.
 """
 
 import contextlib

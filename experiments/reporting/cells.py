@@ -5,6 +5,7 @@ for each variant: an algorithm, and what else differs between runs of that algor
 """
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,13 +13,13 @@ import numpy as np
 
 from appo_jax import registry, settings
 from appo_jax.envs import environment, meta_world
+from experiments.runs import results
 from experiments.runs.experiment import Experiment, differing, label
 from experiments.runs.results import LAST_EVALUATIONS, RunResult
 
 # Of all runs, whatever their algorithm; they are told apart in the names of variants.
 _COMMON = {field.name for field in settings.fields(Experiment)} | {"preferences_digest"}
 _SAID = {"env_name", "dataset", "num_feedback", "seed"}  # by rows, tables and seeds
-_WITHOUT_LABELS = ("true", "zero")  # rewards that no label goes into
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +118,7 @@ class Block:
 
 def reads_labels(run: RunResult) -> bool:
     """Whether a run learns from labels."""
-    return run.settings.get("reward") not in _WITHOUT_LABELS
+    return results.reads_labels(run.settings)
 
 
 def averaged(runs: Sequence[RunResult]) -> str:
@@ -266,21 +267,32 @@ def _follows_from_task(name: str, runs: Sequence[RunResult]) -> bool:
     return name == "tie_threshold" and len(values) == len({env for env, _ in values})
 
 
-def data_names(runs: Sequence[RunResult]) -> Callable[[RunResult], str]:
-    """Short names of the data, the shortest that tell the sets of each environment apart."""
-    kinds: tuple[Callable[[RunResult], str], ...] = (
+def data_names(runs: Sequence[RunResult], of_any_size: bool = False) -> Callable[[RunResult], str]:
+    """Short names of the data, the shortest that tell the sets of each environment apart.
+
+    of_any_size: sets that differ in nothing but their size have one name.
+    """
+    id_of = _id_of_any_size if of_any_size else lambda run: run.dataset
+    kinds: list[Callable[[RunResult], str]] = [
         lambda run: run.recipe,
         lambda run: f"{run.recipe}, {_size(run)}",
-        lambda run: run.dataset.replace(environment.folder_name(run.env_name), "<task>"),
-        lambda run: run.dataset,
-    )
+        lambda run: id_of(run).replace(environment.folder_name(run.env_name), "<task>"),
+        id_of,
+    ]
+    if of_any_size:
+        del kinds[1]
     for kind in kinds:
         sets: dict[tuple[str, str], set[str]] = {}
         for run in runs:
-            sets.setdefault((run.env_name, kind(run)), set()).add(run.dataset)
+            sets.setdefault((run.env_name, kind(run)), set()).add(id_of(run))
         if all(len(own) == 1 for own in sets.values()):
             return kind
     return kinds[-1]
+
+
+def _id_of_any_size(run: RunResult) -> str:
+    """A data set's id without its size; of one that was named by its id nobody knows more."""
+    return run.dataset if run.recipe == "minari" else re.sub(r"\bn\d+", "n<size>", run.dataset)
 
 
 def _size(run: RunResult) -> str:

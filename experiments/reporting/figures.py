@@ -230,7 +230,7 @@ _Points = dict[float, list[float]]
 def _series(runs: Sequence[RunResult], axis: Dependence) -> dict[tuple[str, str], _Points]:
     """By environment and name: scores at each value, of what has at least two values."""
     variant_of = cells.variant_names(runs, without=axis.settings)
-    data_of = (lambda run: run.recipe) if axis.by_data else cells.data_names(runs)
+    data_of = cells.data_names(runs, of_any_size=axis.by_data)
     several_data = len({data_of(run) for run in runs}) > 1
     counts = {run.settings["num_feedback"] for run in runs}
     found: dict[tuple[str, str], _Points] = {}
@@ -271,7 +271,10 @@ def _dependence(
     values = sorted({value for points in series.values() for value in points})
     knows_success = any(run.success_rate is not None for run in runs if run.env_name == env_name)
     axes.set(xlabel=axis.label, ylabel="success rate (%)" if knows_success else "return")
-    axes.set_xscale("log")
+    if 0 in values:  # as lambda may be: a place of its own, a decade to the left of the least
+        axes.set_xscale("symlog", linthresh=min(abs(value) for value in values if value))
+    else:
+        axes.set_xscale("log")
     axes.set_xticks(values, [f"{value:,g}" if value < 1 else f"{value:,.0f}" for value in values])
     axes.minorticks_off()
     if axis.by_data:

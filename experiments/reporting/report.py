@@ -18,7 +18,7 @@ from experiments.reporting.page import Section, Warned
 from experiments.runs import files, results
 from experiments.runs.experiment import shown
 from experiments.runs.results import RunResult
-from experiments.sweeps.plan import PLAN_FILE
+from experiments.sweeps.plan import JOBS, PLAN_FILE
 
 PAGE = "index.html"
 
@@ -41,16 +41,10 @@ def build(
     """Write the report of all runs in and below `places`, and return the page's path.
 
     only: of the runs, by digest and number of updates, those to show. Raises InputError for a place
-    that isn't there, and where there is nothing to show, not even of runs that are to come.
+    that isn't there, and where no run can be read, not even one that is to come.
     """
-    found = _look(places)
-    if only is not None:
-        found.runs = [run for run in found.runs if (run.digest, run.num_updates) in only]
-    if not found.runs and not found.problems:
-        raise InputError(
-            f"--runs={','.join(map(str, places))}: holds no run, expected folders of runs"
-        )
-    blocks = cells.arrange(found.runs) if found.runs else []
+    found = _look(places, only)
+    blocks = cells.arrange(found.runs)
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -81,18 +75,27 @@ def build(
     return output / PAGE
 
 
-def _look(places: Sequence[Path]) -> _Found:
+def _look(places: Sequence[Path], only: Collection[tuple[str, int]] | None) -> _Found:
     found = _Found()
     for place in places:
         if not place.is_dir():
             raise InputError(f"--runs={place}: no folder, expected one that holds runs")
     runs, unreadable = results.read_all(places)
     holding = {Path(one.folder) for one in runs} | {Path(one.folder) for one in unreadable}
+    found.problems += [one.problem for one in unreadable]
     for place in places:
         for file in sorted(place.rglob(PLAN_FILE)):
             runs += _planned(file, found)
+    if only is not None:
+        runs = [run for run in runs if (run.digest, run.num_updates) in only]
+    if not runs:
+        why = f" ({found.problems[0]})" if found.problems else ""
+        raise InputError(
+            f"--runs={','.join(map(str, places))}: no run can be read{why}, expected folders of "
+            "runs"
+        )
+    for place in places:
         found.problems += [f"{folder}: holds no run" for folder in _empty(place, holding)]
-    found.problems += [f"{one.folder}: {one.problem}" for one in unreadable]
     found.runs, found.doubles = cells.without_doubles(runs)
     return found
 
@@ -124,6 +127,7 @@ def _empty(place: Path, holding: Collection[Path]) -> list[Path]:
         path
         for path in inside
         if not path.name.startswith(".")
+        and not (path.name == JOBS and (place / PLAN_FILE).exists())
         and not (path / PAGE).exists()
         and not any(path == one or path in one.parents for one in holding)
     ]
@@ -134,7 +138,7 @@ def _counts(runs: Sequence[RunResult]) -> str:
     for run in runs:
         states[_state(run)] += 1
     told = ", ".join(f"{number} {state}" for state, number in states.items() if number)
-    return f"{len(runs)} run{'s' * (len(runs) != 1)}: {told}." if runs else "No run can be read."
+    return f"{len(runs)} run{'s' * (len(runs) != 1)}: {told}."
 
 
 def _state(run: RunResult) -> str:
@@ -216,7 +220,7 @@ def _sections(found: _Found, blocks: Sequence[Block]) -> list[Section]:
         Section("What results depend on", drawings=figures.dependences(found.runs)),
         Section("Learning curves", drawings=figures.learning_curves(blocks)),
         Section("Videos", videos=shown_videos, notes=too_large),
-        Section("Settings", [_settings_table(found.runs)] if found.runs else []),
+        Section("Settings", [_settings_table(found.runs)]),
     ]
     return _apart(sections)
 

@@ -6,6 +6,7 @@ import io
 from collections.abc import Sequence
 
 from appo_jax import registry, settings
+from appo_jax.envs import meta_world
 from experiments.reporting import cells, published, statistics
 from experiments.reporting.cells import Block, Cell
 from experiments.reporting.published import Published
@@ -146,7 +147,7 @@ def _is_own_reward(run: RunResult) -> bool:
 
 
 def _differs(run: RunResult) -> str:
-    """The settings that aren't at their defaults, the paper's."""
+    """What isn't the paper's: settings, labels, and the size of the data."""
     algorithm = registry.algorithm(run.algorithm)
     learner = algorithm.policy_learner
     classes = [("", Experiment), ("", learner.Swept), ("", learner.Config)]
@@ -156,11 +157,14 @@ def _differs(run: RunResult) -> str:
     for prefix, cls in classes:
         for field in settings.fields(cls):
             name = prefix + field.name
-            value = run.settings.get(name, field.default)
-            if name in ("seed", "num_feedback", "reward", "tie_threshold") or field.setting.of_run:
+            default = meta_world.TIE_THRESHOLD if name == "tie_threshold" else field.default
+            value = run.settings.get(name, default)
+            if name in ("seed", "num_feedback", "reward") or field.setting.of_run:
                 continue
-            if value != field.default:
-                found[name] = f"{name} {shown(value)}, not {shown(field.default)}"
+            if value != default:
+                found[name] = f"{name} {shown(value)}, not {shown(default)}"
+    if run.settings.get("preferences_digest") is not None:
+        found["preferences"] = "labels of a file, not the scripted teacher's"
     share = cells.share_of_paper(run)
     if share is not None and round(share, 4) != 1:
         found["data"] = f"{share:.3g} of the paper's data"
@@ -173,7 +177,6 @@ def comparison_tables(found: Sequence[Comparison]) -> list[Table]:
     tables = []
     for title in dict.fromkeys(one.block.title for one in found):
         own = [one for one in found if one.block.title == title]
-        differs = {one.variant: one.differs for one in own}
         header = (
             *("task", "algorithm", "ours (%)", "paper (%)", "ours - paper"),
             "within both spreads",
@@ -190,14 +193,26 @@ def comparison_tables(found: Sequence[Comparison]) -> list[Table]:
             for one in own
         )
         copied = sorted({one.paper.algorithm for one in own if "copied" in one.paper.source})
-        notes = [
-            f"{variant}: our runs have {text}." if text else f"{variant}: the paper's settings."
-            for variant, text in differs.items()
-        ]
+        notes = _differences(own)
         if copied:
             notes.append(f"The paper copied its numbers of {', '.join(copied)} from LiRE.")
         tables.append(Table(f"{title}, beside the paper", header, rows, tuple(notes)))
     return tables
+
+
+def _differences(found: Sequence[Comparison]) -> list[str]:
+    """A sentence for each variant, or, where its tasks differ, for each kind of them."""
+    notes = []
+    for variant in dict.fromkeys(one.variant for one in found):
+        tasks: dict[str, list[str]] = {}
+        for one in found:
+            if one.variant == variant:
+                tasks.setdefault(one.differs, []).append(task_name(one.paper.env_name))
+        for text, names in tasks.items():
+            which = f"{variant} on {', '.join(names)}" if len(tasks) > 1 else variant
+            found_there = f"our runs have {text}" if text else "the paper's settings"
+            notes.append(f"{which}: {found_there}.")
+    return notes
 
 
 def estimate(found: Estimate, digits: int = 1) -> str:

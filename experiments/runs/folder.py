@@ -99,7 +99,10 @@ class RunFolder:
                 "device": str(jax.devices()[0].device_kind),
                 "dataset_contents": {},
             }
-        check_config(config, self.path)
+        try:
+            check_config(config, self.path)
+        except InputError as error:
+            raise InputError(f"--workdir={error}, or an empty folder") from error
         self._check_identities(config["identities"], identities, runs)
         for run in config["runs"]:  # on disk once it is clear that the runs can grow
             run["num_updates"] = runs[0].num_updates
@@ -140,12 +143,9 @@ def check_config(config: Any, path: Path) -> None:
         and isinstance(version, int)
     )
     if not is_run:
-        raise InputError(
-            f"--workdir={path}: its config.json is not from a run, expected a run's folder or an "
-            "empty one"
-        )
+        raise InputError(f"{path}: its config.json is not from a run, expected a run's folder")
     if version != FORMAT_VERSION:
         raise InputError(
-            f"--workdir={path}: holds a run of another release (format {version}), expected format "
-            f"{FORMAT_VERSION}; go on with the release that began it, or take an empty folder"
+            f"{path}: holds a run of another release (format {version}), expected format "
+            f"{FORMAT_VERSION}, this one's"
         )

@@ -52,8 +52,8 @@ def obtain(
 ) -> Preferences:
     """A run's labels; a copy is left, and there is a line for all that is odd about them.
 
-    Raises InputError for segments of other lengths than the run's, where its algorithm can't
-    compare such.
+    Raises InputError for segments of other lengths than the run's, where its algorithm, or its
+    policy, can't compare such.
     """
     file = execution.preferences
     if file:
@@ -86,10 +86,16 @@ def has_other_lengths(labels: Preferences, segment_length: int) -> bool:
 
 
 def _check_lengths(labels: Preferences, run: Experiment, file: Path) -> None:
+    if not has_other_lengths(labels, run.segment_length):
+        return
+    if getattr(run.policy, "labelled_pairs", False):
+        raise InputError(
+            f"--labelled_pairs: found with --preferences={file}, which compares segments of up to "
+            f"{labels.length} steps, expected --segment_length={run.segment_length} of all, or the "
+            "flag left out"
+        )
     learner = registry.algorithm(run.algorithm).reward_learner
-    if has_other_lengths(labels, run.segment_length) and not getattr(
-        learner, "LABELS_OF_ANY_LENGTH", False
-    ):
+    if not getattr(learner, "LABELS_OF_ANY_LENGTH", False):
         raise InputError(
             f"--preferences={file}: compares segments of up to {labels.length} steps, which "
             f"{run.algorithm} can't, expected --segment_length={run.segment_length} of all, or an "

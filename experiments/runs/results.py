@@ -85,6 +85,15 @@ class RunResult:
         return self.total_return if self.success_rate is None else self.success_rate
 
 
+def reads_labels(settings: Mapping[str, Any]) -> bool:
+    """Whether a run of these settings learns from labels."""
+    if settings.get("labelled_pairs"):
+        return True
+    if settings.get("algorithm") == "bc" and settings.get("data") == "all":
+        return False
+    return settings.get("reward") not in ("true", "zero")
+
+
 @dataclasses.dataclass(frozen=True)
 class Unreadable:
     """A folder whose files can't be read as a run's, and why."""

@@ -18,7 +18,7 @@ from appo_jax import registry, settings
 from appo_jax.data import lire
 from appo_jax.envs import environment, meta_world
 from appo_jax.types import InputError
-from experiments.runs import reward_controls
+from experiments.runs import results, reward_controls
 from experiments.runs.experiment import DatasetSpec, Execution, Experiment
 from experiments.runs.sources import resolve
 
@@ -178,13 +178,19 @@ def _narrowed(grid: Table, narrowing: Narrowing) -> dict[str, Sequence[Any]]:
         except InputError as error:
             raise InputError(f"--only_task: {error}") from error
         own["task"] = [one for one in own.get("task", []) if _canonical(one) == task]
-    if narrowing.num_seeds is not None:
-        if len(own.get("seed", [])) > 1:
-            own["seed"] = own["seed"][: narrowing.num_seeds]
-        else:
-            own["num_seeds"] = [narrowing.num_seeds]
     if narrowing.num_updates is not None:
         own["num_updates"] = [narrowing.num_updates]
+    if narrowing.num_seeds is not None and all(own.values()):  # else nothing is left of it
+        seeds = own.get("seed", [])
+        if len(seeds) <= 1:
+            own["num_seeds"] = [narrowing.num_seeds]
+        elif narrowing.num_seeds <= len(seeds):
+            own["seed"] = seeds[: narrowing.num_seeds]
+        else:
+            raise InputError(
+                f"--num_seeds={narrowing.num_seeds}: a grid of the experiment has the seeds "
+                f"{', '.join(map(str, seeds))}, expected at most {len(seeds)}"
+            )
     return own
 
 
@@ -200,8 +206,6 @@ def _requests(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Sequence[
     for name in grid["algorithm"]:
         algorithm = registry.algorithm(str(name))
         own = {**grid, "algorithm": [name]}
-        if reward_controls.own_kind(str(name)) == "true" and "num_feedback" in own:
-            own["num_feedback"] = own["num_feedback"][:1]  # it reads no labels
         swept = [field.name for field in settings.fields(algorithm.policy_learner.Swept)]
         lists = {"num_feedback", "seed", *swept}
         if _SHARE not in own:
@@ -210,7 +214,15 @@ def _requests(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Sequence[
         for values in itertools.product(*(own[flag] for flag in apart)):
             request = {**own, **{flag: [one] for flag, one in zip(apart, values, strict=True)}}
             if all(request.values()):
+                if "num_feedback" in request and not _reads_labels(request):
+                    request["num_feedback"] = request["num_feedback"][:1]
                 yield request
+
+
+def _reads_labels(request: Mapping[str, Sequence[Any]]) -> bool:
+    settings = {flag: values[0] for flag, values in request.items()}
+    own_kind = reward_controls.own_kind(str(settings["algorithm"]))
+    return own_kind != "true" and results.reads_labels({"reward": own_kind, **settings})
 
 
 def _runs(

@@ -25,7 +25,8 @@ from experiments.runs.results import RunResult
 from experiments.sweeps.definition import Wanted
 
 Key = tuple[str, int]
-PLAN_FILE = "sweep.json"
+# In the sweep's folder. JOBS: of a cluster, scripts and logs.
+PLAN_FILE, JOBS = "sweep.json", "jobs"
 # In which the runs of a grid may differ.
 _AXES = ("env_name", "dataset", "num_feedback", "swept", "seed")
 _ATTEMPTS = 2

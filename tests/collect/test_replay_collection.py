@@ -1,16 +1,19 @@
 """Agents side by side: the same data however often they are stopped, and what a set holds."""
 
 import dataclasses
+import errno
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
+from appo_jax import checkpoint
 from appo_jax.collect import replay_collection
 from appo_jax.collect.replay_collection import Collection
 from appo_jax.collect.stepping import Steppers, steppers
-from appo_jax.data.dataset import Dataset
+from appo_jax.data.dataset import Dataset, from_episodes
 from appo_jax.data.replay import Replay
 from appo_jax.types import InputError
 from tests.helpers import environments as odd
@@ -156,6 +159,44 @@ def test_damaged_steps_are_refused(hoppers: Steppers, tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(InputError, match=r"steps-00000030.npz: can't be read"):
         Collection(HOPPER, hoppers, tmp_path)
+
+
+def test_bytes_that_a_zip_reader_chokes_on_are_damage(tmp_path: Path) -> None:
+    replay = Replay(1, 4, 2, 1)
+    replay.size = 4
+    replay.save_chunk(tmp_path, 0)
+    path = tmp_path / "steps-00000004.npz"
+    content = path.read_bytes()
+    entry = content.index(b"PK\1\2")
+    # An unknown compression and LZMA, then an encrypted file.
+    for place, value in ((entry + 10, 99), (entry + 10, 14), (entry + 8, 1)):
+        path.write_bytes(content[:place] + bytes([value]) + content[place + 1 :])
+        with pytest.raises(checkpoint.Damaged, match="steps-00000004.npz: can't be read"):
+            Replay(1, 4, 2, 1).load_chunk(tmp_path, 4)
+    path.write_bytes(content)
+    Replay(1, 4, 2, 1).load_chunk(tmp_path, 4)
+
+
+def test_steps_that_cannot_be_opened_are_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_more(*_: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(Path, "open", no_more)
+    with pytest.raises(InputError, match=r"can't be opened \(Too many open files\)") as refused:
+        Replay(1, 4, 2, 1).load_chunk(tmp_path, 4)
+    assert not isinstance(refused.value, checkpoint.Damaged)
+
+
+def test_a_set_knows_success_where_every_step_says() -> None:
+    replay = Replay(1, 6, 3, 1)
+    replay.size = 6
+    replay.ends[0, [2, 3, 5]] = True
+    replay.successes[0] = [-1, -1, 1, 1, -1, -1]  # the second episode, of one step, says all
+    assert from_episodes(replay.episodes(0), "mine/some-v0").successes is None
+    replay.successes[0] = [0, 0, 1, 1, 0, 0]
+    assert from_episodes(replay.episodes(0), "mine/all-v0").success_rate() == 2 / 3
 
 
 def test_another_simulator_is_noticed(hoppers: Steppers, tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import Pipe
 
 import numpy as np
 import pytest
 
-from appo_jax.collect.stepping import Steppers, steppers
+from appo_jax.collect.stepping import Steppers, _serve, steppers
 from appo_jax.envs.environment import Environment
 from appo_jax.types import InputError
 
@@ -33,6 +35,15 @@ def test_a_bad_name_is_the_callers_error(capfd: pytest.CaptureFixture[str]) -> N
     ):
         pass
     assert capfd.readouterr().err == ""  # the second process finds nobody to tell
+
+
+def test_a_process_ends_in_silence_with_its_parent() -> None:
+    ours, theirs = Pipe()
+    with ThreadPoolExecutor(1) as pool:
+        served = pool.submit(_serve, theirs, "Pendulum-v1")
+        assert ours.poll(60)
+        ours.close()  # with something in it that nobody read: the other end is reset
+        assert served.result(60) is None
 
 
 def test_a_failing_environment_tells_why() -> None:

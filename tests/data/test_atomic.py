@@ -26,6 +26,23 @@ def test_only_what_a_dead_process_of_this_host_left_is_deleted(tmp_path: Path) -
     assert set(os.listdir(tmp_path)) == {*others, "set"}
 
 
+def test_a_folder_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, sync, synced = tmp_path / "set", os.fsync, []
+
+    def note(descriptor: int) -> None:
+        synced.append((os.fstat(descriptor).st_ino, target.exists()))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    with atomic.new_folder(target) as partial:
+        (partial / "data").mkdir()
+        (partial / "data" / "file").write_text("much")
+    within = {path.stat().st_ino for path in (target, target / "data", target / "data" / "file")}
+    assert set(synced) == {*((number, False) for number in within), (tmp_path.stat().st_ino, True)}
+
+
 def test_names_are_no_patterns(tmp_path: Path) -> None:
     left = tmp_path / f".[x]*.partial-{platform.node()}-{DEAD}-{'0' * 32}"
     left.mkdir()

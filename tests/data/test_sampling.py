@@ -75,6 +75,9 @@ def test_longer_segments_than_the_stores_are_refused(numbered: Make) -> None:
     pairs = LabelledPairs(rows, jnp.ones(1), length=9)
     with pytest.raises(InputError, match="pairs of segments of 9 steps for a store .* have 8"):
         datasets.with_pairs(store, [view], [pairs])
+    pairs = LabelledPairs(rows, jnp.ones(1), 8, jnp.array([[8, 3]]))
+    with pytest.raises(InputError, match="of 8 steps or fewer for a store .* have 8, expected the"):
+        datasets.with_pairs(store, [view], [pairs])
 
 
 def test_segment_pairs_have_the_rewards_of_the_view(numbered: Make) -> None:
@@ -126,6 +129,15 @@ def test_partial_segments_begin_anywhere_and_end_with_their_episode(numbered: Ma
     assert set(zip(np.asarray(rows).tolist(), is_step.sum(-1).tolist(), strict=True)) == {
         *((12, 2), (13, 1), (15, 3), (16, 3), (17, 2), (18, 1))
     }
+
+
+def test_partial_segments_at_the_end_of_a_store(numbered: Make) -> None:
+    """The last transition, of row 22, comes twice where segments of row 19 ask for it."""
+    store, view = on_device(numbered((10, 10, 1)), 5)
+    rows, is_step = sampling.draw_partial_segments(jax.random.key(0), store, view, (500,), 5)
+    left = np.where(rows < 10, 10 - rows, np.where(rows < 21, 21 - rows, 1))
+    assert {19, 20, 22} < set(np.asarray(rows).tolist())
+    np.testing.assert_array_equal(is_step, np.arange(5) < left[:, None])
 
 
 @pytest.mark.parametrize("learner", [appo, pvo])

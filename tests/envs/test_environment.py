@@ -4,6 +4,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from appo_jax.data.dataset import ActionScale
 from appo_jax.envs import environment
 from appo_jax.envs.environment import Environment
 from appo_jax.types import InputError
@@ -20,6 +21,30 @@ def test_actions_are_scaled_to_the_bounds() -> None:
         np.testing.assert_array_equal(outcome.observation, observation)
         assert outcome.reward == pytest.approx(float(reward))
         assert outcome.success is None
+
+
+def test_scaled_actions_stay_inside_the_bounds() -> None:
+    env = Environment(odd.name(odd.Lopsided))
+    ends = np.array([[-1], [1]], np.float32)
+    low, high = env.actions.to_raw(ends)
+    assert low in odd.Lopsided.action_space
+    assert high in odd.Lopsided.action_space
+    np.testing.assert_allclose((low, high), [[0.05], [1]], rtol=1e-6)
+    np.testing.assert_array_equal(env.actions.to_unit(np.float32([[0.05], [1]])), ends)
+
+
+def test_no_bounds_are_left_and_symmetric_ones_are_met() -> None:
+    draw = np.random.default_rng(0)
+    low = (draw.normal(size=100_000) * 10 ** draw.uniform(-4, 4, 100_000)).astype(np.float32)
+    high = low + (10 ** draw.uniform(-3, 4, 100_000)).astype(np.float32)
+    low, high = low[low < high], high[low < high]
+    scale = ActionScale.between(low, high)
+    ones = np.ones(len(low), np.float32)
+    assert (scale.to_raw(-ones) >= low).all()
+    assert (scale.to_raw(ones) <= high).all()
+    np.testing.assert_allclose(scale.half_range, (high - low) / 2, rtol=1e-5, atol=1e-3)
+    high = np.abs(high)
+    np.testing.assert_array_equal(ActionScale.between(-high, high).half_range, high)
 
 
 def test_a_time_limit_is_not_a_termination() -> None:
@@ -88,6 +113,8 @@ def test_success_by_its_other_name() -> None:
             odd.name(odd.Refuses),
             r"can't be made by Gymnasium \(OSError: no licence\), expected an id",
         ),
+        (odd.name(odd.Boundless), r"Boundless-v0': actions from .* expected finite bounds"),
+        (odd.name(odd.BeyondFloat32), r"actions from \[-1.e\+300\] to .* expected finite bounds"),
     ],
 )
 def test_what_cannot_be_used(name: str, message: str) -> None:

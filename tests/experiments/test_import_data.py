@@ -64,6 +64,27 @@ def test_neither_data_nor_labels_where_one_can_not_be_written(
     assert (tmp_path / "labels.jsonl").exists()
 
 
+def test_an_environment_in_place_of_the_trajectories_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = f"--data_dir={tmp_path}"
+    source = published.ipl_transitions(tmp_path / "episodes")
+    run(
+        "--format=ipl-transitions",
+        f"--source={source}",
+        place,
+        "--id=mine/walks-v0",
+        "--env=Hopper-v5",
+    )
+    labels = published.ipl(tmp_path / "pairs.npz")
+    capsys.readouterr()
+    run("--format=ipl", f"--source={labels}", place, "--dataset=mine/walks-v0", "--env=Walker2d-v5")
+    warning = "warning: it is from Hopper-v5 and used for Walker2d-v5: another environment, whose"
+    assert warning in capsys.readouterr().out
+    found = minari_io.load("imported/ipl-pairs-v0", tmp_path)
+    assert found.metadata["environment_id"] == "Walker2d-v5"
+
+
 def test_flags_that_are_refused(tmp_path: Path) -> None:
     for arguments, message in (
         ((), "--format is missing"),

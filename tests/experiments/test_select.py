@@ -149,4 +149,4 @@ def test_bad_input(
     out, err = capsys.readouterr()
     assert ": runs 1, " in out
     assert "half (unfinished) is left out for " in err
-    assert f"warning: {some}/damaged is left out: " in err
+    assert f"warning: left out: {some}/damaged/config.json: not JSON" in err

@@ -105,6 +105,23 @@ class OtherSuccess(Plain):
         return *super().step(action)[:4], {"is_success": np.float32(self.step_count == 2)}
 
 
+class Boundless(Plain):
+    """Its bounds are finite, but nothing is half as far apart as they are."""
+
+    limit = np.finfo(np.float32).max
+    action_space = gymnasium.spaces.Box(-limit, limit, (1,), np.float32)
+
+
+class BeyondFloat32(Plain):
+    action_space = gymnasium.spaces.Box(-1e300, 1e300, (1,), np.float64)
+
+
+class Lopsided(Plain):
+    """Bounds whose middle and half distance are rounded."""
+
+    action_space = gymnasium.spaces.Box(0.05, 1.0, (1,), np.float32)
+
+
 class Seen(Plain):
     """Has pictures, as red as it has steps behind it, and succeeds in its second step."""
 

@@ -67,17 +67,20 @@ def ipl(path: Path, pairs: int = PAIRS) -> Path:
 
 
 def ipl_transitions(folder: Path, lengths: tuple[int, ...] = (7, 30)) -> Path:
+    """The first episode ends in a terminal state, the others by a time limit."""
     folder.mkdir()
     for number, steps in enumerate(lengths):
         arrays = walk(steps + 1, number)
+        done = np.arange(steps + 1) == steps
         arrays["actions"][0] = arrays["rewards"][0] = 0
         np.savez(
             folder / f"20230101T0000_{number}_{steps}.npz",
             obs=arrays["observations"],
             action=arrays["actions"],
             reward=arrays["rewards"],
-            done=np.arange(steps + 1) == (steps if number == 0 else -1),
-            discount=np.ones(steps + 1),
+            done=done,
+            discount=1.0 - (done & (number == 0)),
+            **{"kwargs.timestep": np.arange(steps + 1)},  # as files may have, read by nobody
         )
     return folder
 

@@ -30,7 +30,9 @@ def read(request: Request) -> Imported:
         raise InputError(f"{where}: holds {', '.join(unknown)[:100]}, expected only {known}")
     check_names(arrays, _NEEDED, where)
     lengths = arrays["lengths"]
-    if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or not len(lengths) or lengths.min() < 1:
+    if lengths.dtype.kind == "u":  # indices made of unsigned numbers would be floats
+        lengths = lengths.astype(np.int64)
+    if lengths.ndim != 1 or lengths.dtype.kind != "i" or not len(lengths) or lengths.min() < 1:
         raise InputError(
             f"{where}: lengths {list(lengths.shape)} of {lengths.dtype}, expected a list of whole "
             "numbers from 1, the steps of each episode"

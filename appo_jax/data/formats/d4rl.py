@@ -1,8 +1,8 @@
 """D4RL's files: HDF5 with `observations, actions, rewards, terminals, timeouts`, row after row.
 
 The transitions are those of D4RL's `qlearning_dataset`, in its order, so that published labels
-point at them: the step at which a time limit cuts an episode is none, since its next observation
-isn't in the file. Its action is kept for labels alone.
+point at them: the step at which a time limit cuts an episode, terminal or not, is none, since its
+next observation isn't in the file. Its action is kept for labels alone.
 """
 
 from pathlib import Path
@@ -28,24 +28,32 @@ def read(request: Request) -> Imported:
         ends = np.append(ends, len(terminals) - 1)
     starts = np.concatenate([[0], ends[:-1] + 1])
     warnings = []
-    # A terminal step is a transition, whose next observation nobody reads.
-    is_short = (starts == ends) & ~terminals[ends]
+    # Where no time limit cuts it, a terminal step is a transition: nobody reads what comes next.
+    is_both = terminals & timeouts
+    is_terminal = terminals & ~is_both
+    is_short = (starts == ends) & ~is_terminal[ends]
     if is_short.any():
         warnings.append(
             f"{is_short.sum():,} of {len(starts):,} episodes have one row, which is no transition, "
             f"and are left out; the first is row {starts[is_short.argmax()]}"
         )
-    after = arrays.get("next_observations")
-    if terminals.any() and after is None:
+    if is_both.any():
         warnings.append(
-            f"the observation behind {terminals.sum():,} terminal steps isn't in the file; the one "
-            "before stands in its place, and no value of it counts"
+            f"{is_both.sum():,} terminal steps are timeouts too, and no transitions, as in D4RL's "
+            "qlearning_dataset: their episodes count as cut; the first is row "
+            f"{int(is_both.argmax())}"
+        )
+    after = arrays.get("next_observations")
+    if is_terminal.any() and after is None:
+        warnings.append(
+            f"the observation behind {is_terminal.sum():,} terminal steps isn't in the file; the "
+            "one before stands in its place, and no value of it counts"
         )
 
     def episode(start: int, end: int) -> Episode:
         observations = arrays["observations"][start : end + 1]
         steps = end - start
-        if terminals[end]:
+        if is_terminal[end]:
             final = observations[-1:] if after is None else after[end : end + 1]
             observations, steps = np.concatenate([observations, final]), steps + 1
         rows = slice(start, start + steps)
@@ -53,8 +61,8 @@ def read(request: Request) -> Imported:
             observations=observations,
             actions=arrays["actions"][rows],
             rewards=arrays["rewards"][rows],
-            terminations=terminals[rows],
-            last_action=None if terminals[end] else arrays["actions"][end],
+            terminations=is_terminal[rows],
+            last_action=None if is_terminal[end] else arrays["actions"][end],
         )
 
     bounds = zip(starts[~is_short].tolist(), ends[~is_short].tolist(), strict=True)

@@ -10,6 +10,7 @@ import numpy as np
 from appo_jax.data import preferences
 from appo_jax.data.dataset import Dataset, Episode, from_episodes
 from appo_jax.data.preferences import Preferences
+from appo_jax.envs import origin
 from appo_jax.types import InputError
 
 
@@ -107,7 +108,7 @@ def at_transitions(
 
     rows: `[pairs, 2]`, counted from 0 over all transitions. labels: `[pairs]`, probability that the
     second is better. name: of who gave them. Raises InputError for numbers that aren't there, and
-    for segments that go on into the next episode.
+    for segments that go on into the next episode: its transitions have the numbers that follow.
     """
     rows = np.asarray(rows)
     if rows.dtype.kind not in "iu":
@@ -122,14 +123,14 @@ def at_transitions(
         )
     episodes = np.searchsorted(ends, rows, side="right")
     starts = rows - (ends - dataset.lengths)[episodes]
-    wrong = starts + length > dataset.label_lengths[episodes]
+    wrong = starts + length > dataset.lengths[episodes]
     if wrong.any():
         pair, side = np.argwhere(wrong)[0]
         episode = episodes[pair, side]
         raise InputError(
             f"{where}: index {rows[pair, side]} in row {pair} begins a segment of {length} steps "
             f"at step {starts[pair, side]} of episode {episode}, which has "
-            f"{dataset.label_lengths[episode]}: expected it to stay inside of an episode of "
+            f"{dataset.lengths[episode]}: expected it to stay inside of an episode of "
             f"{dataset.id} ({wrong.any(axis=1).sum():,} of {len(rows):,} pairs don't)"
         )
     return _labels(dataset, episodes, starts, labels, length, name, where)
@@ -147,7 +148,7 @@ def of_segments(
     rewards `[pairs, length]` where they are known. An episode has the segment's observations, so
     one transition less than the segment has steps; the action of the last step, whose next
     observation isn't known, is kept for labels alone. With trajectories in the request, the
-    episodes come behind those.
+    episodes come behind those, and the set is from their environment.
     """
     count, length = segments[0]["actions"].shape[:2]
     if length < 2:
@@ -155,11 +156,16 @@ def of_segments(
     trajectories = request.dataset
     warnings = []
     with_rewards = all("rewards" in side for side in segments)
-    if trajectories is not None and trajectories.rewards is not None and not with_rewards:
-        warnings.append(
-            f"the rewards of {trajectories.id} are left out, since those of the labelled segments "
-            "aren't known"
-        )
+    if trajectories is not None:
+        lost = ["rewards"] if trajectories.rewards is not None and not with_rewards else []
+        lost += ["success flags"] if trajectories.successes is not None else []
+        if lost:
+            warnings.append(
+                f"the {' and '.join(lost)} of {trajectories.id} are left out, since those of the "
+                "labelled segments aren't known"
+            )
+        if (made_in := origin.environment_of(trajectories)) is not None:
+            metadata = {**metadata, "environment_id": made_in}
     with_rewards &= trajectories is None or trajectories.rewards is not None
     first = 0 if trajectories is None else trajectories.num_episodes
 

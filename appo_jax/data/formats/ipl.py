@@ -2,7 +2,8 @@
 
 Preferences: `obs_1, obs_2 [pairs, length, dim]`, `action_1, action_2`, `label [pairs]` (1: the
 second is better, 0.5: a tie). Transitions: a folder of episodes `<time>_<number>_<length>.npz`, in
-which row t holds the observation that action t led to; the first row is the reset's.
+which row t holds the observation that action t led to; the first row is the reset's. There `done`
+ends an episode, also by a time limit or after enough successes; a terminal state has `discount` 0.
 """
 
 import re
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from appo_jax.data import plain_npz
-from appo_jax.data.array_checks import as_float32
+from appo_jax.data.array_checks import as_bool, as_float32
 from appo_jax.data.dataset import Episode, from_episodes
 from appo_jax.data.formats.format import (
     Imported,
@@ -30,7 +31,7 @@ _SHAPES = {
     "action_2": ("pairs", "length", "action dim"),
     "label": ("pairs",),
 }
-_EPISODE = ("obs", "action", "reward", "done")
+_EPISODE = ("obs", "action", "reward", "done", "discount")
 _EPISODE_NAME = re.compile(r"[^_]+_(\d+)_(\d+)\.npz")
 
 
@@ -107,8 +108,12 @@ def _episodes(path: Path) -> Iterable[Episode]:
     arrays = plain_npz.load(path)
     check_names(arrays, _EPISODE, str(path))
     arrays = {name: as_float32(arrays[name], name, str(path)) for name in _EPISODE}
-    shapes = {"obs": ("rows", "obs dim"), "action": ("rows", "action dim")}
-    rows = check_shapes(arrays, {**shapes, "reward": ("rows",), "done": ("rows",)}, str(path))
+    shapes: dict[str, tuple[str, ...]] = {
+        "obs": ("rows", "obs dim"),
+        "action": ("rows", "action dim"),
+    }
+    shapes |= dict.fromkeys(_EPISODE[2:], ("rows",))
+    rows = check_shapes(arrays, shapes, str(path))
     length = int(_EPISODE_NAME.sub(r"\2", path.name))
     if rows["rows"] not in (length, length + 1) or rows["rows"] < 2:
         raise InputError(
@@ -122,4 +127,10 @@ def _episodes(path: Path) -> Iterable[Episode]:
             f"{path}: done holds 1 in row {int(done.argmax())} of {len(done)}, expected an episode "
             "to end in its last row alone"
         )
-    yield Episode(arrays["obs"], arrays["action"][1:], arrays["reward"][1:], done[1:])
+    is_terminal = ~as_bool(arrays["discount"], "discount", str(path))
+    if is_terminal[:-1].any():
+        raise InputError(
+            f"{path}: discount holds 0 in row {int(is_terminal.argmax())} of {len(done)}, expected "
+            "a terminal state in the last row alone"
+        )
+    yield Episode(arrays["obs"], arrays["action"][1:], arrays["reward"][1:], is_terminal[1:])

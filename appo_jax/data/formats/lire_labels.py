@@ -19,7 +19,7 @@ from appo_jax.types import InputError
 
 SEGMENT_LENGTH = 25
 _CODES = {1: 0.0, 2: 0.5, 3: 1.0}
-_GROUP = re.compile(r"(\d+)\s+\[([\d,\s]*)\]")
+_GROUP = re.compile(r"(\d{1,18})\s+\[([\d,\s]*)\]")
 
 
 def independent(request: Request) -> Imported:
@@ -52,6 +52,8 @@ def _read(
 ) -> Imported:
     rows, found = labels()  # before the data, which take longer
     names = ", ".join(path.name for path in paths)
+    if not len(found):
+        raise InputError(f"{request.source}: {names}: no list of two segments, expected pairs")
     trajectories = request.source / "dataset.pkl"
     dataset = request.dataset
     if dataset is None:
@@ -109,7 +111,8 @@ def _groups(path: Path) -> Groups:
     for where, line in _lines(path):
         match = _GROUP.fullmatch(line.strip())
         words = match[2].replace(",", " ").split() if match else []
-        if match is None or int(match[1]) != len(groups) or not words:
+        is_list = words and all(re.fullmatch(r"\d{1,18}", word) for word in words)
+        if match is None or int(match[1]) != len(groups) or not is_list:
             raise InputError(f"{where}: {line[:60]!r}, expected {len(groups)} [i, ...]")
         group = [int(word) for word in words]
         if seen & set(group) or len(set(group)) < len(group):

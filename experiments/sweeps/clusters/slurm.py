@@ -7,9 +7,7 @@ import submitit
 
 from appo_jax.types import InputError
 from experiments.sweeps.clusters.cluster import Failed, Lost, Resources, carry_out, placed
-from experiments.sweeps.plan import Grid
-
-JOBS = "jobs"  # in the sweep's folder: scripts and logs
+from experiments.sweeps.plan import JOBS, Grid
 
 
 class Slurm:

@@ -12,6 +12,7 @@ import pytest
 from appo_jax.data import formats, minari_io
 from appo_jax.data.dataset import Dataset
 from appo_jax.data.formats import Imported, Request
+from appo_jax.envs import origin
 from appo_jax.types import InputError
 from tests.helpers import published
 from tests.helpers.published import LABELS, LENGTH, PAIRS, pickled
@@ -94,10 +95,14 @@ def test_lire_labels_of_three_schemes(tmp_path: Path) -> None:
         ("_RLT_0.txt", "0 [10]\n2 [20]\n", r"_RLT_0.txt line 2: '2 \[20\]', expected 1 \[i, ...\]"),
         ("_RLT_0.txt", "0 [10]\n1 [20, 10]\n", "line 2: a segment stands twice in this list"),
         ("_RLT_0.txt", "0 []\n", r"line 1: '0 \[\]', expected 0 \[i, ...\]"),
+        ("_RLT_0.txt", f"0 [{10**19}]\n", r"line 1: '0 \[10{19}\]', expected 0 \[i, ...\]"),
+        ("_RLT_0.txt", f"{'9' * 5000} [5]\n", r"line 1: '9+', expected 0 \[i, ...\]"),
+        ("_RLT_0.txt", "0 [5]\n", "labels: _RLT_0.txt: no list of two segments, expected pairs"),
     ],
 )
 def test_lire_labels_that_are_refused(tmp_path: Path, file: str, text: str, message: str) -> None:
     folder = published.lire_labels(tmp_path / "labels")
+    (folder / "_RLT_1.txt").unlink()
     (folder / file).write_text(text)
     kind = "lire-ranked" if "RLT" in file else "lire-independent"
     with pytest.raises(InputError, match=message):
@@ -141,6 +146,47 @@ def test_ipl_preferences_with_transitions(tmp_path: Path) -> None:
     assert steps_of(together.dataset) == [7, 30, *[LENGTH - 1] * 2 * PAIRS]
     np.testing.assert_array_equal(together.labels.episodes[0], [2, 3])
     assert together.warnings[0].startswith(f"the rewards of {ID} are left out")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda a: a.pop("discount"), r"_0_7.npz: holds .*, expected also discount"),
+        (
+            lambda a: a["discount"].__setitem__(3, 0),
+            "discount holds 0 in row 3 of 8, expected a te",
+        ),
+        (lambda a: a["discount"].__setitem__(7, 0.5), "discount hold 0.5 in row 7, expected 0 or"),
+    ],
+)
+def test_ipl_episodes_that_are_refused(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str
+) -> None:
+    folder = published.ipl_transitions(tmp_path / "episodes")
+    changed_npz(folder / "20230101T0000_0_7.npz", change)
+    with pytest.raises(InputError, match=message):
+        read("ipl-transitions", folder)
+
+
+def test_what_segments_put_behind_trajectories_leave_of_them(
+    tmp_path: Path, numbered: Callable[..., Dataset]
+) -> None:
+    made = numbered((9, 9))
+    trajectories = dataclasses.replace(
+        made,
+        observations=np.repeat(made.observations[:, :1], 3, axis=1),
+        actions=np.repeat(made.actions, 2, axis=1),
+        successes=np.zeros(len(made.actions), bool),
+        metadata={"environment_id": "Hopper-v5"},
+    )
+    found = read("ipl", published.ipl(tmp_path / "pairs.npz"), dataset=trajectories)
+    assert found.dataset is not None
+    assert origin.environment_of(found.dataset) == "Hopper-v5"
+    assert found.dataset.successes is None
+    (warning,) = found.warnings
+    assert warning.startswith(f"the rewards and success flags of {made.id} are left out, since")
+    found = read("cpl", published.cpl(tmp_path / "segments.npz"), dataset=trajectories)
+    assert found.warnings[0].startswith(f"the success flags of {made.id} are left out, since")
 
 
 def test_ipl_files_that_share_pairs(tmp_path: Path) -> None:
@@ -188,6 +234,24 @@ def test_d4rl_has_the_transitions_of_its_q_learning_data(tmp_path: Path) -> None
     assert "behind 1 terminal steps isn't in the file" in found.warnings[0]
 
 
+def test_a_terminal_step_that_a_time_limit_cuts_is_no_transition(tmp_path: Path) -> None:
+    """`qlearning_dataset` skips every row with a timeout: later numbers depend on it."""
+
+    def change(arrays: dict[str, Any]) -> None:
+        arrays["timeouts"][4] = True  # the terminal row
+        arrays["terminals"][12] = arrays["timeouts"][12] = True  # an episode of one row
+
+    found = read("d4rl", published.d4rl(tmp_path / "hopper.hdf5", change))
+    assert found.dataset is not None
+    rows = found.dataset.transition_rows()
+    order = [*range(4), *range(5, 11), *range(13, 20)]
+    np.testing.assert_array_equal(found.dataset.observations[rows, 0], order)
+    assert not found.dataset.terminations.any()
+    assert found.warnings[0].startswith("1 of 4 episodes have one row")
+    assert found.warnings[1].startswith("2 terminal steps are timeouts too, and no transitions, as")
+    assert len(found.warnings) == 2
+
+
 @pytest.mark.parametrize("kind", ["pt-labels", "crowd-labels"])
 def test_labels_of_people_point_at_transitions(tmp_path: Path, kind: str) -> None:
     dataset = read("d4rl", published.d4rl(tmp_path / "hopper.hdf5")).dataset
@@ -205,6 +269,18 @@ def test_labels_of_people_point_at_transitions(tmp_path: Path, kind: str) -> Non
     assert labels_of(found).tolist() == LABELS
     np.testing.assert_array_equal(found.labels.episodes[:4], [[0, 1], [0, 1], [0, 1], [1, 1]])
     np.testing.assert_array_equal(found.labels.starts[:4], [[0, 0], [1, 1], [2, 1], [0, 1]])
+
+
+def test_the_last_action_of_an_episode_has_no_number(tmp_path: Path) -> None:
+    """Transitions 5 to 10 are of the second episode, whose seventh action has no transition."""
+    dataset = read("d4rl", published.d4rl(tmp_path / "hopper.hdf5")).dataset
+    folder = published.pt_labels(tmp_path / "fits", np.int32([5]), np.int32([0]), [1])
+    assert read("pt-labels", folder, dataset=dataset).labels is not None
+    folder = published.pt_labels(tmp_path / "late", np.int32([7]), np.int32([0]), [1])
+    with pytest.raises(
+        InputError, match="index 7 in row 0 .* 5 steps at step 2 of episode 1, which has 6: expect"
+    ):
+        read("pt-labels", folder, dataset=dataset)
 
 
 def test_more_pairs_than_labels(tmp_path: Path) -> None:
@@ -383,6 +459,11 @@ def test_arrays_of_ones_own(tmp_path: Path, with_next: bool, in_folder: bool) ->
     assert steps_of(dataset) == [8, 12]
     np.testing.assert_array_equal(np.flatnonzero(dataset.terminations), [7])
     np.testing.assert_array_equal(dataset.actions[dataset.transition_rows()], arrays["actions"])
+    changed = tmp_path / "unsigned.npz"
+    np.savez(changed, **{**arrays, "lengths": arrays["lengths"].astype(np.uint64)})
+    unsigned = read("arrays", changed).dataset
+    assert unsigned is not None
+    assert unsigned.digest() == dataset.digest()
 
 
 @pytest.mark.parametrize(

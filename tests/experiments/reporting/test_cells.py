@@ -77,6 +77,16 @@ def test_the_oracle_stands_in_every_number_of_labels(tmp_path: Path) -> None:
     assert not blocks[0].ranks("oracle")
 
 
+def test_cloning_of_all_data_stands_in_every_number_of_labels(tmp_path: Path) -> None:
+    blocks = arranged(
+        tmp_path,
+        {"algorithm": "appo", "task": "sweep", "num_feedback": [500, 1000]},
+        {"algorithm": "bc", "task": "sweep", "data": "all"},
+    )
+    assert [block.variants for block in blocks] == [("appo", "bc")] * 2
+    assert [block.reads_labels("bc") for block in blocks] == [False, False]
+
+
 def test_a_tie_threshold_of_one_s_own_is_said(tmp_path: Path) -> None:
     (block,) = arranged(
         tmp_path, {"algorithm": "appo", "task": "sweep", "tie_threshold": [0.0, 12.5]}

@@ -79,6 +79,7 @@ def test_shows_what_is_no_whole_run(built: Path) -> None:
     assert f"{built}/damaged/config.json: not JSON" in page
     assert f"{built}/empty: holds no run" in page
     assert page.count("its config.json is not from a run") == 2
+    assert f"<li>{built}/foreign: its config.json" in page  # and no flag that reports lack
     assert "<img" not in page
     assert "/&lt;img src=x&gt;: " in page
     assert "Made up &lt;b&gt;" in page
@@ -171,11 +172,29 @@ def test_rebuilt_from_runs_under_way(tmp_path: Path) -> None:
 
 
 def test_bad_places_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"--runs=.*none: no folder, expected one that holds runs"):
-        report.build([tmp_path / "none"], tmp_path / "report")
-    (tmp_path / "sweep.json").write_text('{"runs": [{"digest": "x"}]}')
-    page = report.build([tmp_path], tmp_path / "report").read_text()
-    assert "sweep.json: not the plan of a sweep (KeyError" in page
+    runs, output = tmp_path / "runs", tmp_path / "report"
+    with pytest.raises(InputError, match=r"--runs=.*runs: no folder, expected one that holds runs"):
+        report.build([runs], output)
+    runs.mkdir()
+    with pytest.raises(InputError, match=r"^--runs=.*runs: no run can be read, expected folders o"):
+        report.build([runs], output)
+    (runs / "sweep.json").write_text('{"runs": [{"digest": "x"}]}')
+    with pytest.raises(
+        InputError, match=r"no run can be read \(.*sweep.json: not the plan of a sweep \(KeyError"
+    ):
+        report.build([runs], output)
+    assert not output.exists()
+
+
+def test_a_sweep_that_has_just_begun(tmp_path: Path) -> None:
+    wanted = sweeps.of_flags(algorithm="appo", dataset="medium-replay", task="sweep")
+    plan.write(tmp_path, "made", "", wanted)
+    (tmp_path / "jobs").mkdir()  # submitit's
+    (tmp_path / "empty").mkdir()
+    page = report.build([tmp_path], tmp_path / "report", {one.key for one in wanted}).read_text()
+    assert "1 run: 1 not begun." in page
+    assert "empty: holds no run" in page
+    assert "jobs: holds no run" not in page
 
 
 def test_a_video_of_each_task(tmp_path: Path) -> None:

@@ -110,6 +110,38 @@ def test_what_differs_from_the_paper_s_runs_is_said(tmp_path: Path) -> None:
     )
 
 
+def test_other_labels_than_the_paper_s_are_said(tmp_path: Path) -> None:
+    blocks = arranged(tmp_path / "ties", lambda _: 50.0, algorithm="appo", tie_threshold=0)
+    assert [one.differs for one in tables.compare(blocks)] == ["tie_threshold 0, not 12.5"]
+    (own,) = sweeps.of_flags(
+        dataset="medium-replay", task="dial-turn", num_feedback=500, algorithm="appo"
+    )
+    run = dataclasses.replace(own.run, preferences_digest="0" * 64)
+    sweeps.write([dataclasses.replace(own, run=run)], tmp_path / "file", lambda _: 50.0)
+    blocks = cells.arrange(results.read_all([tmp_path / "file"])[0])
+    (table,) = tables.comparison_tables(tables.compare(blocks))
+    assert table.notes == ("appo: our runs have labels of a file, not the scripted teacher's.",)
+
+
+def test_what_differs_is_said_of_each_task(tmp_path: Path) -> None:
+    flags = {"dataset": "medium-expert", "num_feedback": 500, "algorithm": "appo"}
+    for number, (tasks, size) in enumerate(
+        [(["dial-turn", "sweep-into"], 100_000), (["sweep-into"], 300_000)]
+    ):
+        wanted = sweeps.of_flags(**flags, task=tasks, dataset_size=size)
+        sweeps.write(wanted, tmp_path / str(number), lambda _: 50.0)
+
+    def notes(place: Path) -> tuple[str, ...]:
+        blocks = cells.arrange(results.read_all([place])[0])
+        return tables.comparison_tables(tables.compare(blocks))[0].notes
+
+    assert notes(tmp_path / "0") == (
+        "appo on dial-turn: our runs have 0.111 of the paper's data.",
+        "appo on sweep-into: our runs have 0.333 of the paper's data.",
+    )
+    assert notes(tmp_path / "1") == ("appo: the paper's settings.",)
+
+
 def test_a_control_is_not_the_paper_s_algorithm(tmp_path: Path) -> None:
     blocks = arranged(tmp_path, lambda _: 50.0, algorithm="appo", reward=["learned", "shuffled"])
     assert [one.variant for one in tables.compare(blocks)] == ["appo, reward learned"]

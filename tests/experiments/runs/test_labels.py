@@ -181,6 +181,11 @@ def test_data_without_rewards_and_labels_of_any_length(
     np.testing.assert_array_equal(found.lengths, own.lengths)
     copy = preferences.load(tmp_path / "run" / "preferences.jsonl", dataset, 5)
     np.testing.assert_array_equal(copy.lengths, own.lengths)
+    (run,), execution = parse(*common, given, "--labelled_pairs")
+    with pytest.raises(
+        InputError, match=r"^--labelled_pairs: found with --preferences=.* up to 20 steps, expected"
+    ):
+        labels.obtain_all([run], execution, data, silent)
     needs = [
         ("--num_feedback=20", "for a scripted teacher, or labels of your own in --preferences")
     ]

@@ -59,7 +59,8 @@ def test_folders_in_every_state(finished: Path, tmp_path: Path) -> None:
         (),
     )
     (damaged,) = unreadable
-    assert "its config.json is not from a run" in damaged.problem
+    expected = f"{tmp_path / 'damaged'}: its config.json is not from a run, expected a run's folder"
+    assert damaged.problem == expected
     with pytest.raises(InputError, match="no config.json, expected a run's folder"):
         results.read(tmp_path)
     assert "(1 diverged)" in results.table([one for one in found if "stopped" in one.folder])

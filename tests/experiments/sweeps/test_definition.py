@@ -95,6 +95,33 @@ def test_narrowed() -> None:
         sweeps.wanted("lambda", Narrowing(task="swep"))
 
 
+def test_no_more_seeds_than_a_grid_names() -> None:
+    grids = ({"algorithm": ["bc"], "task": ["sweep"], "seed": [3, 7]},)
+    own = definition.Definition("own", "", grids)
+
+    def seeds(narrowing: Narrowing) -> list[int]:
+        found, _ = definition.expand(own, narrowing, sweeps.NOWHERE, read_runs)
+        return [one.run.seed for one in found]
+
+    assert seeds(Narrowing(num_seeds=1)) == [3]
+    with pytest.raises(InputError, match="--num_seeds=5: a grid .* seeds 3, 7, expected at most 2"):
+        seeds(Narrowing(num_seeds=5))
+    with pytest.raises(InputError, match="no run is left"):  # of a grid that isn't asked for
+        seeds(Narrowing(num_seeds=5, algorithm="mr"))
+
+
+def test_what_reads_no_labels_runs_once() -> None:
+    wanted = sweeps.of_flags(
+        algorithm=["bc", "oracle"],
+        task="sweep",
+        dataset="medium-replay",
+        num_feedback=[500, 1000],
+    )
+    assert Counter(one.run.algorithm for one in wanted) == {"bc": 2, "oracle": 1}
+    of_all = sweeps.of_flags(algorithm="bc", task="sweep", data="all", num_feedback=[500, 1000])
+    assert len(of_all) == 1
+
+
 def test_what_is_missing_comes_with_the_command_that_makes_it(tmp_path: Path) -> None:
     found = definition.read("lambda")
     _, missing = definition.expand(found, Narrowing(), tmp_path, read_runs)
