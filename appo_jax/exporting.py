@@ -58,7 +58,9 @@ def difference(policy: Policy, folder: Path) -> float:
     mean, std = (np.asarray(value) for value in (policy.normaliser.mean, policy.normaliser.std))
     noise = np.random.default_rng(0).standard_normal((NUM_CHECKED, len(mean)), np.float32)
     observations = mean + std * noise
-    off = np.abs(numpy_policy.load(folder)(observations) - policy(observations))
+    with jax.default_matmul_precision("highest"):  # else a GPU's products have ten bits
+        expected = policy(observations)
+    off = np.abs(numpy_policy.load(folder)(observations) - expected)
     return float(np.max(off / policy.actions.half_range))
 
 

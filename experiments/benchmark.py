@@ -18,6 +18,7 @@ from typing import Any
 import jax
 from absl import flags
 
+from appo_jax.data import atomic
 from appo_jax.types import InputError
 from experiments.benchmarks.figures import PRESETS, Row, saturation
 from experiments.terminal.cli import available_cores, cpuinfo, output_file, run
@@ -105,7 +106,8 @@ def main(values: flags.FlagValues) -> None:
         print(f"measuring: {name} ...", file=sys.stderr, flush=True)
         rows += PRESETS[values.preset][name](values.rounds, values.num_updates)
         if output:  # what is measured is on disk, should the machine be taken away
-            output.write_text(json.dumps({"machine": found, "rows": rows}, indent=2) + "\n")
+            with atomic.replacing(output) as partial:
+                partial.write_text(json.dumps({"machine": found, "rows": rows}, indent=2) + "\n")
     print(table(rows))
     for row in rows:
         if "largest_difference" in row:

@@ -82,7 +82,8 @@ def define_flags(values: flags.FlagValues, argv: Sequence[str]) -> None:
     own = ("num_feedback", "seed", "num_updates")
     define_settings(values, Experiment, main, several=_LISTS, names=own)
     define_settings(values, _Request, main, names=("num_seeds",))
-    where = "folder of the run (default: runs/<task>/<algorithm>/<digest of its settings>)"
+    where = "folder of the run (default: runs/<task>/<algorithm>/<digest of its settings>; of a "
+    where += "grid: runs/grid/...)"
     define(values, "workdir", Path, where, main)
     swept = [field.name for field in settings.fields(learner.Swept)]
     define_settings(values, learner.Swept, f"Numbers of {name} (several: 0.01,0.03)", "", swept)

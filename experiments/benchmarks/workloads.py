@@ -190,9 +190,9 @@ def config_of(learner: PolicyLearner) -> Any:
     return CONFIG if learner is appo else learner.Config()
 
 
-def lower_chunk(store: Store, view: View, num_updates: int, num_runs: int) -> Any:
-    """A chunk, traced."""
-    states, keys, views = runs_of(view, num_runs)
+def lower_chunk(store: Store, runs: tuple[Any, jax.Array, View], num_updates: int) -> Any:
+    """A chunk of what `runs_of` gives, traced."""
+    states, keys, views = runs
     return training.train_chunk.lower(
         appo, CONFIG, num_updates, states, keys, store, (views,), training.choose_batch_runs()
     )

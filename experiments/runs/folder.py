@@ -97,6 +97,7 @@ class RunFolder:
                 "digest": digest(runs),
                 "versions": {name: importlib.metadata.version(name) for name in _PACKAGES},
                 "device": str(jax.devices()[0].device_kind),
+                "matmul_precision": jax.config.values["jax_default_matmul_precision"],
                 "dataset_contents": {},
             }
         try:

@@ -171,7 +171,7 @@ def claims(figures: Mapping[str, Figure]) -> list[str]:
         means = figures["labels"].curve("reward_error_over_rate")[0][:-1]
         lines.append(
             f"E(Q^pi; P*, r_hat) / (kappa sqrt(H / M)): {means.min():.2f} to {means.max():.2f}"
-            " (bound: a constant times sqrt(log |class| / delta))"
+            " (bound: a constant times sqrt(log(|class| / delta)))"
         )
     if "iterations" in figures:
         means, errors = figures["iterations"].curve("suboptimality")

@@ -207,6 +207,8 @@ def measure(problem: Problem, run: appo_with_model.Run, *, rollouts: int) -> dic
         "reference": of_reference,
         "above_greedy": suboptimality - greedy,
         "above_reference": suboptimality - of_reference,
+        "last_above_greedy": parts.suboptimality[-1] - greedy,
+        "last_above_reference": parts.suboptimality[-1] - of_reference,
         "distance_to_reference": jnp.sum(jnp.sum(at_reference, axis=-1) * variation) / horizon,
         "mle": parts.mle,
         "optimisation": jnp.mean(parts.optimisation),
