@@ -68,12 +68,24 @@ def test_a_run_that_goes_wrong_alone_is_an_error_that_names_what() -> None:
         training.train(iql, CONFIG, 3, state, jax.random.key(4), make_store(), make_view())
 
 
-@pytest.mark.parametrize("name", ["jax_debug_nans", "jax_debug_infs", "jax_disable_jit"])
-def test_jax_set_to_debug_is_refused(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        *(("jax_debug_nans", True), ("jax_debug_infs", True), ("jax_disable_jit", True)),
+        *(("jax_enable_x64", True), ("jax_threefry_partitionable", False)),
+        *(("jax_numpy_rank_promotion", "raise"), ("jax_numpy_dtype_promotion", "strict")),
+        ("jax_random_seed_offset", 1),
+    ],
+)
+def test_jax_set_to_other_numbers_is_refused(name: str, other: object) -> None:
     training.check_jax()
-    setting = getattr(jax, name.removeprefix("jax_"))
-    with setting(True), pytest.raises(InputError, match=f"^{name.upper()} is True, expected Fal"):
-        training.check_jax()
+    before = jax.config.values[name]
+    jax.config.update(name, other)
+    try:
+        with pytest.raises(InputError, match=f"^{name.upper()} is {other}, expected {before}"):
+            training.check_jax()
+    finally:
+        jax.config.update(name, before)
 
 
 def test_leaf_names_are_those_of_metrics_and_parameters() -> None:

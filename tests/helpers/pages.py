@@ -99,9 +99,13 @@ def _process(words: list[str]) -> str:
 
 
 def _call(words: list[str]) -> str:
-    with contextlib.redirect_stdout(io.StringIO()) as stream, contextlib.suppress(SystemExit):
-        main, values = _parsed(words)
-        main(values)
+    with contextlib.redirect_stdout(io.StringIO()) as stream:
+        try:
+            main, values = _parsed(words)
+            main(values)
+        except SystemExit as end:
+            if end.code:  # 0: --help
+                raise
     return stream.getvalue()
 
 

@@ -72,5 +72,9 @@ def test_folds(numbered: Callable[..., Dataset]) -> None:
     assert found.count == 40
     assert found.accuracy > 0.9  # reward grows with the row, which the observation shows
     assert 0.3 < found.majority < 0.7
+    # What no model can know: a fold's own answers aren't among those that it is fitted to.
+    guesses = np.random.default_rng(0).integers(2, size=40).astype(np.float32)
+    unknown = inspection.cross_validate(data, dataclasses.replace(labels, labels=guesses), 4)
+    assert unknown.accuracy < 0.75
     with pytest.raises(InputError, match="--folds=50: 40 labels aren't ties, expected at least"):
         inspection.cross_validate(data, labels, 50)

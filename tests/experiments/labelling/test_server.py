@@ -1,10 +1,11 @@
 """The server: what it refuses, and what it keeps."""
 
+import contextlib
 import http.client
 import json
 import socket
+import sys
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -175,13 +176,12 @@ def test_two_hosts_in_one_request_are_refused(served: Server) -> None:
 
 
 def test_other_addresses_can_not_connect(served: Server) -> None:
-    own = {ADDRESS, "0.0.0.0"}
-    others = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None)} - own
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    others = {"127.0.0.2"} if sys.platform == "linux" else set()  # loopback's, too
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))  # sends nothing; tells which address would
         others.add(probe.getsockname()[0])
     assert served.server_address[0] == ADDRESS
-    for address in {other for other in others if not other.startswith("127.")}:
+    for address in others - {ADDRESS, "0.0.0.0"}:
         with pytest.raises(OSError, match=r"refused|timed out|unreachable"):
             socket.create_connection((address, served.port), 2)
 
@@ -202,18 +202,15 @@ def test_where_nothing_can_be_written_nothing_is_acknowledged(
     assert ask(served, "/api/answer", request)[1]["answers"] == 1
 
 
-def test_an_answer_takes_no_longer_than_its_disk(served: Server) -> None:
-    """Nagle's algorithm with two writes for a reply costs 40 ms."""
-    connection = http.client.HTTPConnection(ADDRESS, served.port, timeout=30)
-    headers = {TOKEN_HEADER: served.token}
-    taken = []
-    for _ in range(30):
-        began = time.perf_counter()
-        connection.request("GET", "/api/state", headers=headers)
-        connection.getresponse().read()
-        taken.append(time.perf_counter() - began)
-    connection.close()
-    assert sorted(taken)[15] < 0.03
+def test_a_reply_is_one_write(served: Server) -> None:
+    """With two of them Nagle's algorithm holds the second back for 40 ms."""
+    request = f"GET /api/state HTTP/1.1\r\nHost: {ADDRESS}:{served.port}\r\n"
+    request += f"{TOKEN_HEADER}: {served.token}\r\n\r\n"
+    with socket.create_connection((ADDRESS, served.port), 10) as connection:
+        for _ in range(3):
+            connection.sendall(request.encode())
+            head, body = connection.recv(65536).split(b"\r\n\r\n")
+            assert f"Content-Length: {len(body)}\r\n".encode() in head
 
 
 def test_a_token_outlives_the_server_and_is_its_owners(tmp_path: Path) -> None:

@@ -177,6 +177,19 @@ def test_journals_of_several_labellers_merge_by_copying_files(tmp_path: Path) ->
         pass
 
 
+def test_a_journal_about_other_data_is_refused(tmp_path: Path) -> None:
+    with session(tmp_path / "bob", walks(seed=1), "bob") as found:
+        say(found, "left")
+    (tmp_path / "ann").mkdir()
+    shutil.copy(tmp_path / "bob" / "answers-bob.jsonl", tmp_path / "ann")
+    other, own = (walks(seed=seed).digest()[:16] for seed in (1, 0))
+    with (
+        pytest.raises(InputError, match=f"an answer of bob .* digest {other}, expected {own}, tin"),
+        session(tmp_path / "ann"),
+    ):
+        pass
+
+
 def answer_all(found: Session) -> list[Segments]:
     while found.current() < found.total:
         say(found, "left")
