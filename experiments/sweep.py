@@ -28,6 +28,8 @@ from experiments.terminal.sweep_progress import Progress
 from experiments.tracking import tracker
 
 LAUNCHERS = ("local", "submitit", "ray")
+# Of `Resources`, what not all read that give grids away.
+_READERS = {"grid_hours": ("submitit",), "slurm": ("submitit",), "ray_address": ("ray",)}
 
 
 def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
@@ -72,8 +74,6 @@ def main(values: flags.FlagValues) -> None:
             "or what the commands above make, in hours"
         )
     output = Path(values.output or workdir / "report")
-    if values.compilation_cache:
-        cli.use_compilation_cache()
     with files.locked(workdir):
         print(f"{found.name}: {found.about}\n{len(wanted)} runs, in {workdir}")
         plan.write(workdir, found.name, found.about, wanted)
@@ -110,9 +110,11 @@ def _launcher(
 ) -> launch.Launcher:
     """Where grids train; a cluster is left at the end of the stack."""
     if values.launcher == "local":
+        if values.compilation_cache:
+            cli.use_compilation_cache()
         return launch.in_turn()
     resources = Resources(**given(values, Resources))
-    cluster = clusters.connect(values.launcher, workdir, resources)
+    cluster = clusters.connect(values.launcher, workdir, resources, values.compilation_cache)
     stack.callback(cluster.close)
     return launch.on(cluster, resources.grids_at_once)
 
@@ -124,6 +126,7 @@ def _asked(values: flags.FlagValues) -> tuple[Definition, list[Wanted], list[Mis
     if values.launcher not in LAUNCHERS:
         known = ", ".join(LAUNCHERS)
         raise InputError(f"--launcher={values.launcher}: expected {known}")
+    _refuse_flags_of_other_launchers(values)
     for name in ("num_seeds", "num_updates"):
         number: Any = values[name].value
         if number is not None and number < 1:
@@ -139,6 +142,17 @@ def _asked(values: flags.FlagValues) -> tuple[Definition, list[Wanted], list[Mis
     if values.launcher != "local":
         execution.setdefault("num_workers", Resources(**given(values, Resources)).grid_cpus)
     return found, [one.carried_out(**execution) for one in wanted], missing
+
+
+def _refuse_flags_of_other_launchers(values: flags.FlagValues) -> None:
+    found = values.launcher + ", which trains here" * (values.launcher == "local")
+    for name, value in given(values, Resources).items():
+        readers = _READERS.get(name, LAUNCHERS[1:])
+        if values.launcher not in readers:
+            raise InputError(
+                f"--{name}={value}: given with --launcher={found}, expected with "
+                f"--launcher={' or '.join(readers)} only"
+            )
 
 
 def _tell_of_missing(missing: Sequence[Missing]) -> None:

@@ -27,9 +27,11 @@ from experiments.runs.checkpoints import KEPT
 from experiments.runs.experiment import Experiment
 from experiments.runs.groups import Slots, TrainingProgram
 from experiments.runs.labels import LabelKey, key_of
-from experiments.sweeps.plan import Grid
+from experiments.sweeps.plan import Grid, grouped
 
-_CHUNK, _SECONDS, _LEAST = 50, 2.0, 3  # of updates that are timed
+# Updates are timed in chunks of at most so many, for about so many seconds, in at least so many
+# chunks: one of PT's reward model takes most of a second, one of BC's policy a millisecond.
+_CHUNK, _SECONDS, _LEAST = 50, 2.0, 3
 _EPISODES, _STEPS = 8, 500  # of the noise
 # On disk: of a transition beside its observation and action; of a run's tables and pictures; of a
 # row of metrics.csv, of which a chunk leaves about twenty.
@@ -96,7 +98,7 @@ def of_grid(grid: Grid, rates: Rates, cores: int, is_cpu: bool) -> Cost:
         seconds = max(training_seconds, evaluating)
     compiling = sum(one.compiling for one in [rates.policy, *rates.rewards.values()])
     batch_runs = training.choose_batch_runs(grid.execution.batch_runs)
-    slots = Slots.of(len(grid.runs), batch_runs, None)
+    slots = Slots.of(grouped(grid).runs_per_group or len(grid.runs), batch_runs, None)
     chunk_updates = slots.chunk_updates(grid.execution.chunk_updates)
     bytes = sum(
         min(KEPT, math.ceil(run.num_updates / run.eval_interval)) * rates.policy.bytes
@@ -212,13 +214,20 @@ def _timed(learner: Any, config: Any, setting: _Setting) -> Program:
     began = time.perf_counter()
     program.compile(states, keys, data)
     compiling = time.perf_counter() - began
-    seconds: list[float] = []
-    while len(seconds) <= _LEAST or sum(seconds) < _SECONDS:
+
+    def took(num_updates: int) -> float:
+        nonlocal states
         began = time.perf_counter()
-        states, *_ = jax.block_until_ready(program.chunk(_CHUNK, states, keys, data))
-        seconds.append(time.perf_counter() - began)
+        states, *_ = jax.block_until_ready(program.chunk(num_updates, states, keys, data))
+        return time.perf_counter() - began
+
+    took(1)  # a program's first update is slower
+    chunk = max(1, min(_CHUNK, int(_SECONDS / _LEAST / took(1))))
+    seconds: list[float] = []
+    while len(seconds) < _LEAST or sum(seconds) < _SECONDS:
+        seconds.append(took(chunk))
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(state) if hasattr(leaf, "nbytes"))
-    of_one = statistics.median(seconds[1:]) / _CHUNK / slots.count
+    of_one = statistics.median(seconds) / chunk / slots.count
     return Program(of_one, compiling, size)
 
 

@@ -50,7 +50,7 @@ Launcher: TypeAlias = Callable[[Sequence[Grid], Display], Iterator[tuple[int, Fa
 
 def in_process(grid: Grid, report: Report) -> None:
     """Train here, in one program."""
-    runner.run(grid.runs, grid.execution, report)
+    runner.run(grid.runs, plan.grouped(grid), report)
 
 
 def in_turn(launch: Callable[[Grid, Report], object] = in_process) -> Launcher:
@@ -81,6 +81,8 @@ def on(cluster: Cluster, at_once: int = 0) -> Launcher:
                     waiting.remove(number)
                     jobs[number] = cluster.submit(grids[number])
                 over = [number for number, job in jobs.items() if job.done()]
+                if came:  # sent to all processes, it ends workers too, and they aren't lost
+                    raise Stopped(came[0], f"{len(jobs)} grids under way")
                 for number in over:
                     try:
                         problem = jobs.pop(number).result()
@@ -96,8 +98,6 @@ def on(cluster: Cluster, at_once: int = 0) -> Launcher:
                             continue
                     display.end(number)
                     yield number, problem
-                if came:
-                    raise Stopped(came[0], f"{len(jobs)} grids under way")
                 if not over:
                     time.sleep(_POLL)
 

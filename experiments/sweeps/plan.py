@@ -21,6 +21,7 @@ from experiments.runs.experiment import (
     label,
     named_settings,
 )
+from experiments.runs.folder import RunFolder
 from experiments.runs.results import RunResult
 from experiments.sweeps.definition import Wanted
 
@@ -120,17 +121,26 @@ def _groups(wanted: Sequence[Wanted]) -> Iterator[list[Wanted]]:
 def _new(group: Sequence[Wanted], workdir: Path, again: bool) -> Grid:
     runs = tuple(one.run for one in group)
     name = f"{runs[0].algorithm.replace(':', '.')}-{runs[0].num_updates}-{digest(runs)}"
-    execution = _execution(group[0], workdir / (name + "-again" * again))
-    if not execution.runs_per_group and training.choose_batch_runs(execution.batch_runs) == "map":
-        # Runs in turn gain nothing from being many: one setting after another comes to its end.
-        seeds = len({run.seed for run in runs})
-        size = next(size for size in range(seeds, 0, -1) if len(runs) % size == 0)
-        execution = dataclasses.replace(execution, runs_per_group=size)
-    return Grid(runs, execution)
+    return Grid(runs, _execution(group[0], workdir / (name + "-again" * again)))
 
 
 def _execution(one: Wanted, folder: Path) -> Execution:
     return dataclasses.replace(one.execution, workdir=folder)
+
+
+def grouped(grid: Grid) -> Execution:
+    """How the process that trains a grid carries it out, to be asked there: devices differ.
+
+    Raises InputError as `RunFolder` does.
+    """
+    own, runs = grid.execution, grid.runs
+    in_turn = training.choose_batch_runs(own.batch_runs) == "map"
+    if own.runs_per_group or not in_turn or RunFolder(runs, own).group_size():
+        return own
+    # Runs in turn gain nothing from being many: one setting after another comes to its end.
+    seeds = len({run.seed for run in runs})
+    size = next(size for size in range(seeds, 0, -1) if len(runs) % size == 0)
+    return dataclasses.replace(own, runs_per_group=size)
 
 
 def describe(grid: Grid) -> list[str]:

@@ -141,10 +141,10 @@ def joined(
 def _check_port_is_free(address: str) -> None:
     """Raise InputError for a port that another program has, over which JAX falls."""
     port = int(address.rpartition(":")[2])
+    both = socket.has_dualstack_ipv6()  # else there is IPv4 alone
+    family = socket.AF_INET6 if both else socket.AF_INET
     try:
-        socket.create_server(
-            ("", port), family=socket.AF_INET6, dualstack_ipv6=socket.has_dualstack_ipv6()
-        ).close()
+        socket.create_server(("", port), family=family, dualstack_ipv6=both).close()
     except OSError as error:
         raise InputError(
             f"--coordinator_address={address}: port {port} can't be opened here "

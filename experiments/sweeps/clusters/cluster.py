@@ -14,7 +14,9 @@ from appo_jax.types import InputError
 from experiments.runs import runner
 from experiments.runs.events import Event, Told
 from experiments.runs.signals import Stopped
+from experiments.sweeps import plan
 from experiments.sweeps.plan import Grid
+from experiments.terminal import cli
 
 # By name: module and class; each is an extra of its name.
 _KNOWN = {
@@ -47,7 +49,7 @@ class Failed:
 
 
 class Lost(Exception):
-    """A grid's worker is gone, or its machine is; what is on disk is not."""
+    """A grid's worker is gone or was told to go, or its machine is; what is on disk is not."""
 
 
 class Job(Protocol):
@@ -64,7 +66,7 @@ class Job(Protocol):
 
 
 class Cluster(Protocol):
-    """Takes grids; a class of one is made with the sweep's folder and `Resources`."""
+    """Takes grids, for `carry_out`; made with the arguments of `connect` but for the name."""
 
     def submit(self, grid: Grid) -> Job:
         """Queue a grid."""
@@ -73,8 +75,11 @@ class Cluster(Protocol):
         """No more grids come."""
 
 
-def connect(name: str, workdir: Path, resources: Resources) -> Cluster:
-    """The cluster of that name. Raises InputError where its extra isn't installed."""
+def connect(name: str, workdir: Path, resources: Resources, compilation_cache: bool) -> Cluster:
+    """The cluster of that name. Raises InputError where its extra isn't installed.
+
+    compilation_cache: whether workers keep compiled programs in their user's cache folder.
+    """
     module, cls = _KNOWN[name]
     try:
         importlib.import_module(name)
@@ -82,7 +87,9 @@ def connect(name: str, workdir: Path, resources: Resources) -> Cluster:
         raise InputError(
             f"--launcher={name}: {error}, expected what `pip install 'appo-jax[{name}]'` adds"
         ) from error
-    made: Cluster = getattr(importlib.import_module(module), cls)(workdir, resources)
+    made: Cluster = getattr(importlib.import_module(module), cls)(
+        workdir, resources, compilation_cache
+    )
     return made
 
 
@@ -98,11 +105,18 @@ def placed(grid: Grid) -> Grid:
     return dataclasses.replace(grid, execution=execution)
 
 
-def carry_out(grid: Grid) -> Failed | None:
-    """Train a grid in this process, the cluster's; what is told goes to its log."""
+def carry_out(grid: Grid, compilation_cache: bool) -> Failed | None:
+    """Train a grid in this process, the cluster's; what is told goes to its log.
+
+    Raises Lost after a signal: the cluster wants the machine for something else.
+    """
     try:
-        runner.run(grid.runs, grid.execution, _log)
-    except (Exception, Stopped) as error:
+        if compilation_cache:
+            cli.use_compilation_cache()
+        runner.run(grid.runs, plan.grouped(grid), _log)
+    except Stopped as stopped:
+        raise Lost(str(stopped)) from stopped
+    except Exception as error:
         first = (str(error).splitlines() or [""])[0]
         return Failed(first or type(error).__name__, traceback.format_exc())
     return None

@@ -17,11 +17,12 @@ _GB = 10**9
 class RayCluster:
     """A cluster of Ray's; each grid gets a process of its own, which ends with it."""
 
-    def __init__(self, workdir: Path, resources: Resources):
+    def __init__(self, workdir: Path, resources: Resources, compilation_cache: bool):
         own: dict[str, Any] = {} if resources.ray_address else {"include_dashboard": False}
         address = resources.ray_address or "local"
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
         _check_fits(resources)
+        self._compilation_cache = compilation_cache
         memory: Any = resources.grid_memory_gb
         self._carry_out: Any = ray.remote(
             num_cpus=resources.grid_cpus,
@@ -33,7 +34,7 @@ class RayCluster:
 
     def submit(self, grid: Grid) -> "_Job":
         """Queue a grid."""
-        return _Job(self._carry_out.remote(placed(grid)))
+        return _Job(self._carry_out.remote(placed(grid), self._compilation_cache))
 
     def close(self) -> None:
         """Leave the cluster, or end the one that was started here."""
@@ -51,7 +52,7 @@ class _Job:
         try:
             found: Failed | None = ray.get(self._reference)
             return found
-        except exceptions.RayError as error:
+        except exceptions.RayError as error:  # or what `carry_out` raised
             raise Lost((str(error).splitlines() or [""])[0] or type(error).__name__) from error
 
     def cancel(self) -> None:

@@ -1,5 +1,6 @@
 """Slurm through submitit, or, where there is no Slurm, submitit's processes on this machine."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -11,9 +12,10 @@ from experiments.sweeps.plan import JOBS, Grid
 
 
 class Slurm:
-    """A cluster of jobs. One that Slurm preempts, or whose time is over, is queued once more."""
+    """A cluster of jobs. One whose time is over submitit queues again, three times at most."""
 
-    def __init__(self, workdir: Path, resources: Resources):
+    def __init__(self, workdir: Path, resources: Resources, compilation_cache: bool):
+        self._carry_out = _CarryOut(compilation_cache)
         self._executor = submitit.AutoExecutor(folder=(workdir / JOBS).absolute())
         memory = {"mem_gb": resources.grid_memory_gb} if resources.grid_memory_gb else {}
         self._executor.update_parameters(
@@ -27,17 +29,20 @@ class Slurm:
 
     def submit(self, grid: Grid) -> "_Job":
         """Queue a grid."""
-        return _Job(self._executor.submit(_CarryOut(), placed(grid)))
+        return _Job(self._executor.submit(self._carry_out, placed(grid)))
 
     def close(self) -> None:
         """Nothing is held."""
 
 
+@dataclasses.dataclass(frozen=True)
 class _CarryOut:
     """`carry_out`, which goes on from what is on disk: submitit asks how."""
 
+    compilation_cache: bool
+
     def __call__(self, grid: Grid) -> Failed | None:
-        return carry_out(grid)
+        return carry_out(grid, self.compilation_cache)
 
     def checkpoint(self, grid: Grid) -> submitit.helpers.DelayedSubmission:
         return submitit.helpers.DelayedSubmission(self, grid)
@@ -53,7 +58,8 @@ class _Job:
     def result(self) -> Failed | None:
         try:
             return self._job.result()
-        except submitit.core.utils.UncompletedJobError as error:
+        except submitit.core.utils.UncompletedJobError as error:  # or what `carry_out` raised
+            self.cancel()  # Slurm may have queued it again, and another one gets its folder
             raise Lost(f"job {self._job.job_id}, log {self._job.paths.stderr}") from error
 
     def cancel(self) -> None:

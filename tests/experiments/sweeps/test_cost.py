@@ -2,9 +2,12 @@
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from appo_jax import registry
+from experiments.runs.groups import Slots
 from experiments.sweeps import cost, plan
 from experiments.sweeps.cost import Program, Rates
 from experiments.sweeps.plan import Grid
@@ -57,9 +60,36 @@ def test_room_on_the_disk(tmp_path: Path) -> None:
     found = cost.of_grid(one, rates, 4, True).bytes
     # Two checkpoints for each of two runs, pictures, and metrics of 200 chunks.
     assert found == 2 * (2 * 2 * MIB + MIB + 200 * 20 * 60)
+    # A grid's settings train one after another: their number doesn't make chunks shorter.
+    more = grid(tmp_path, algorithm="oracle", task=["sweep", "dial-turn"])
+    both = dataclasses.replace(rates, episodes={"sweep-v3": 0.1, "dial-turn-v3": 0.1})
+    assert cost.of_grid(more, both, 4, True).bytes == 2 * found
     collected = grid(tmp_path, algorithm="oracle", dataset="medium-expert", dataset_size=100_000)
-    more = cost.of_grid(collected, rates, 4, True).bytes - found
-    assert more == 100_000 * (4 * (39 + 4) + 40)
+    added = cost.of_grid(collected, rates, 4, True).bytes - found
+    assert added == 100_000 * (4 * (39 + 4) + 40)
+
+
+@pytest.mark.parametrize(("first", "later"), [(4.0, 1.4), (2.0, 0.6), (0.3, 0.02), (0.1, 0.001)])
+def test_costly_updates_are_timed_for_seconds_too(
+    first: float, later: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, done = 0.0, 0
+
+    def chunk(num_updates: int, states: object, *_: object) -> tuple[object]:
+        nonlocal now, done
+        now += num_updates * later + (first - later) * (done == 0)
+        done += num_updates
+        return (states,)
+
+    program = SimpleNamespace(compile=lambda *_: None, chunk=chunk)
+    monkeypatch.setattr(cost, "TrainingProgram", lambda *_: program)
+    monkeypatch.setattr(cost, "time", SimpleNamespace(perf_counter=lambda: now))
+    run = grid(tmp_path, algorithm="bc").runs[0]
+    setting = cost._Setting(run, Slots.of(1, "map", None))
+    learner = registry.algorithm("bc").policy_learner
+    assert cost._timed(learner, run.policy, setting).seconds == pytest.approx(later)
+    # Two updates to begin with, then two seconds or three updates; a chunk is soon over.
+    assert now < first + later + max(3, 3 * later) + 0.1
 
 
 def test_rates_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

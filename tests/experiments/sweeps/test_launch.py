@@ -8,6 +8,7 @@ import pytest
 
 from experiments.runs import files
 from experiments.runs.events import Report
+from experiments.runs.folder import RunFolder
 from experiments.runs.signals import Stopped
 from experiments.sweeps import launch, plan
 from experiments.sweeps.definition import Wanted
@@ -51,7 +52,26 @@ def test_a_grid_for_each_program(tmp_path: Path) -> None:
     assert not failed
     assert [(grid.algorithm, len(grid.runs)) for grid in launcher.grids] == [("appo", 4), ("mr", 4)]
     # In turn on a CPU: one setting's seeds after another's.
-    assert {grid.execution.runs_per_group for grid in launcher.grids} == {2}
+    assert {plan.grouped(grid).runs_per_group for grid in launcher.grids} == {2}
+
+
+def test_groups_are_decided_where_a_grid_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (grid,) = plan.make(runs(algorithm="appo"), tmp_path).grids
+    assert grid.execution.runs_per_group == 0
+    trained: list[int] = []
+    monkeypatch.setattr(
+        launch.runner, "run", lambda _, own, report: trained.append(own.runs_per_group)
+    )
+    launch.in_process(grid, print)
+    monkeypatch.setattr(plan.training, "choose_batch_runs", lambda wanted: "vmap")
+    launch.in_process(grid, print)  # on an accelerator: as many as fit
+    monkeypatch.undo()
+    assert trained == [2, 0]
+    tmp_path.joinpath(grid.name).mkdir()
+    RunFolder(grid.runs, grid.execution).settle_group_size(4)
+    assert plan.grouped(grid).runs_per_group == 0  # what the folder was begun with
 
 
 def test_a_finished_run_is_never_run_again(tmp_path: Path) -> None:

@@ -1,13 +1,16 @@
 """Grids together on a cluster: whose jobs end well, fail, or are lost."""
 
+import contextlib
 import functools
 import io
 import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from absl import flags
 
 from appo_jax.types import InputError
 from experiments import sweep
@@ -23,9 +26,9 @@ from tests.helpers import sweeps
 from tests.helpers.commands import call
 
 
-def runs(**flags: object) -> list[Wanted]:
+def runs(**own: object) -> list[Wanted]:
     common = {"dataset": "medium-replay", "task": "sweep", "num_seeds": 1}
-    return sweeps.of_flags(**{**common, "algorithm": ["appo", "mr", "bc"], **flags})
+    return sweeps.of_flags(**{**common, "algorithm": ["appo", "mr", "bc"], **own})
 
 
 class Cluster:
@@ -139,6 +142,22 @@ def test_a_signal_cancels_all(tmp_path: Path) -> None:
     assert [job.is_cancelled for job in cluster.jobs] == [True] * 3
 
 
+def test_workers_that_end_with_the_command_are_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler signals all processes at once: the worker is over before the command looks."""
+
+    def done(job: Job) -> bool:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return True
+
+    monkeypatch.setattr(Job, "done", done)
+    cluster = Cluster(Lost("stopped by SIGTERM"))
+    with pytest.raises(Stopped, match="stopped by SIGTERM at 1 grids under way"):
+        launched(runs(algorithm="appo"), tmp_path / "sweep", cluster)
+    assert len(cluster.jobs) == 1
+
+
 def test_no_two_grids_collect_one_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there: set[str] = set()
     monkeypatch.setattr(launch.minari_io, "exists", lambda id, _: id in there)
@@ -164,10 +183,64 @@ def test_an_error_comes_back_from_the_worker(
 ) -> None:
     (one,) = runs(algorithm="bc")
     (grid,) = plan.make([one.carried_out(track="nobody")], tmp_path).grids
-    failure = clusters.carry_out(clusters.placed(grid))
+    failure = clusters.carry_out(clusters.placed(grid), compilation_cache=False)
     assert failure is not None
     assert failure.sentence.startswith("tracker 'nobody': expected tensorboard")
     assert "InputError" in failure.traceback
+
+
+def carried_out(tmp_path: Path, **own: object) -> Failed | None:
+    (grid,) = plan.make(runs(algorithm="bc", **own), tmp_path).grids
+    return clusters.carry_out(clusters.placed(grid), compilation_cache=True)
+
+
+@pytest.fixture
+def cached(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    asked: list[str] = []
+    monkeypatch.setattr(clusters.cli, "use_compilation_cache", lambda: asked.append("cache"))
+    return asked
+
+
+def test_a_worker_that_is_told_to_go_is_lost(
+    tmp_path: Path, cached: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(runs: object, execution: object, report: object) -> None:
+        raise Stopped(signal.SIGTERM, "update 500")
+
+    monkeypatch.setattr(clusters.runner, "run", run)
+    with pytest.raises(Lost, match="^stopped by SIGTERM at update 500"):
+        carried_out(tmp_path)
+
+
+def test_a_worker_uses_its_own_machine(
+    tmp_path: Path, cached: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its compiled programs, and its device: in turn on a CPU, together on an accelerator."""
+    trained: list[int] = []
+    monkeypatch.setattr(
+        clusters.runner, "run", lambda _, own, report: trained.append(own.runs_per_group)
+    )
+    assert carried_out(tmp_path, num_seeds=3) is None
+    monkeypatch.setattr(plan.training, "choose_batch_runs", lambda wanted: "vmap")
+    assert carried_out(tmp_path, num_seeds=3) is None
+    assert trained == [3, 0]
+    assert cached == ["cache", "cache"]
+
+
+def test_the_command_says_whether_workers_keep_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Found(Exception):
+        pass
+
+    def connect(name: str, workdir: Path, resources: Resources, compilation_cache: bool) -> None:
+        raise Found(f"{name} {compilation_cache}")
+
+    monkeypatch.setattr(clusters, "connect", connect)
+    for flag, expected in {"--compilation_cache": True, "--nocompilation_cache": False}.items():
+        values = flags.FlagValues()
+        sweep.define_flags(values, [])
+        values(["", "--launcher=ray", flag])
+        with contextlib.ExitStack() as stack, pytest.raises(Found, match=f"^ray {expected}$"):
+            sweep._launcher(values, Path("nowhere"), stack)
 
 
 def test_launchers_that_there_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +255,27 @@ def test_launchers_that_there_are_not(tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.setitem(sys.modules, name, None)
         expected = rf"^--launcher={name}: .*, expected what `pip install 'appo-jax\[{name}\]'`"
         with pytest.raises(InputError, match=expected):
-            clusters.connect(name, tmp_path, Resources())
+            clusters.connect(name, tmp_path, Resources(), True)
+
+
+def test_flags_of_another_launcher() -> None:
+    main = functools.partial(call, sweep, "--experiment=panel", "--only_algorithm=bc", "--dry_run")
+    for flag, readers in {
+        "--grid_cpus=4": "submitit or ray",
+        "--grid_gpus=1": "submitit or ray",
+        "--grid_memory_gb=8": "submitit or ray",
+        "--grids_at_once=2": "submitit or ray",
+        "--grid_hours=2": "submitit",
+        "--slurm=partition=gpu": "submitit",
+        "--ray_address=auto": "ray",
+    }.items():
+        expected = f"^{flag}: given with --launcher=local, which trains here, expected with "
+        with pytest.raises(InputError, match=f"{expected}--launcher={readers} only$"):
+            main(flag)
+    with pytest.raises(InputError, match="^--slurm=gpu: given with --launcher=ray, expected with"):
+        main("--launcher=ray", "--slurm=gpu")
+    with pytest.raises(InputError, match="^--grid_cpus=0: expected a whole number from 1"):
+        main("--grid_cpus=0")
 
 
 def test_more_for_slurm(tmp_path: Path) -> None:
@@ -194,4 +287,24 @@ def test_more_for_slurm(tmp_path: Path) -> None:
         "cpu_bind": "none",
     }
     with pytest.raises(InputError, match="^--slurm=gpu: found 'gpu', expected name=value, with"):
-        clusters.connect("submitit", tmp_path, Resources(slurm="gpu"))
+        clusters.connect("submitit", tmp_path, Resources(slurm="gpu"), True)
+
+
+def test_a_job_that_slurm_may_queue_again_is_cancelled() -> None:
+    submitit = pytest.importorskip("submitit", reason="the extra `submitit` isn't installed")
+    from experiments.sweeps.clusters import slurm
+
+    cancelled: list[bool] = []
+
+    class Job:
+        job_id, paths = "12", SimpleNamespace(stderr="12.err")
+
+        def result(self) -> None:
+            raise submitit.core.utils.FailedJobError("stopped by SIGTERM")
+
+        def cancel(self, check: bool) -> None:
+            cancelled.append(check)
+
+    with pytest.raises(Lost, match="^job 12, log 12.err$"):
+        slurm._Job(Job()).result()  # type: ignore[arg-type]
+    assert cancelled == [False]

@@ -1,4 +1,6 @@
+import errno
 import socket
+from typing import Any
 
 import pytest
 
@@ -53,6 +55,17 @@ def test_a_port_that_another_program_has() -> None:
     ):
         joining._check_port_is_free(f"localhost:{server.getsockname()[1]}")
     joining._check_port_is_free(f"localhost:{free_port()}")
+
+
+def test_a_port_where_there_is_no_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    class WithoutIPv6(socket.socket):
+        def __init__(self, family: int = socket.AF_INET, *others: Any, **named: Any):
+            if family == socket.AF_INET6:
+                raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+            super().__init__(family, *others, **named)
+
+    monkeypatch.setattr(socket, "socket", WithoutIPv6)
+    test_a_port_that_another_program_has()
 
 
 def test_who_is_gone() -> None:

@@ -1,4 +1,4 @@
-"""A sweep on a Ray cluster and on submitit's processes, with a worker killed meanwhile."""
+"""A sweep on a Ray cluster and on submitit's processes, with a worker ended meanwhile."""
 
 import os
 import re
@@ -62,11 +62,14 @@ def holders(folder: Path) -> Iterator[int]:
             continue
 
 
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("launcher", ["submitit", "ray"])
-def test_a_lost_worker_changes_nothing(launcher: str, sweep: Any, local: Path) -> None:
+def test_a_lost_worker_changes_nothing(
+    launcher: str, ending: signal.Signals, sweep: Any, local: Path
+) -> None:
     pytest.importorskip(launcher, reason=f"the extra `{launcher}` isn't installed")
-    workdir = sweep.folder / launcher
-    command = sweep(launcher, f"--launcher={launcher}", "--grid_cpus=1", "--grids_at_once=2")
+    workdir = sweep.folder / f"{launcher}-{ending.name}"
+    command = sweep(workdir.name, f"--launcher={launcher}", "--grid_cpus=1", "--grids_at_once=2")
 
     def is_half_way() -> bool:
         return all((folder / "checkpoints/policy/1000").exists() for folder in begun()) and (
@@ -79,7 +82,7 @@ def test_a_lost_worker_changes_nothing(launcher: str, sweep: Any, local: Path) -
     wait_until(is_half_way, 200)  # both are under way
     killed = grids(workdir)["learned"]
     (holder,) = holders(killed)
-    os.kill(holder, signal.SIGKILL)
+    os.kill(holder, ending)
     status, lines, stderr = command.finish(400)
     assert (status, stderr) == (0, "")
     (lost,) = [line for line in lines if "its worker was lost" in line]
