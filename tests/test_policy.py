@@ -1,5 +1,6 @@
 """A policy out of its checkpoint, and `experiments.evaluate`."""
 
+import dataclasses
 import os
 import pickle
 import re
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 import appo_jax
-from appo_jax import appo, checkpoint, policy, training, workers
+from appo_jax import appo, checkpoint, policy, registry, training, workers
 from appo_jax.data.dataset import ActionScale, Normaliser
 from appo_jax.trainable import snapshot
 from appo_jax.types import InputError
@@ -167,6 +168,18 @@ def test_importing_the_package_brings_in_nothing_large() -> None:
     assert "has no attribute 'nothing'" in found.stderr
 
 
+def test_a_pickled_policy_brings_its_algorithm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (saved,) = save(tmp_path / "policy", 10, 1)
+    own = dataclasses.replace(saved, algorithm="my_own")
+    monkeypatch.setitem(registry.ALGORITHMS, "my_own", registry.Algorithm("mine", appo))
+    pickled = pickle.dumps(own)
+    monkeypatch.delitem(registry.ALGORITHMS, "my_own")  # as in another process
+    observations = np.ones(5)
+    np.testing.assert_array_equal(pickle.loads(pickled)(observations), saved(observations))
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A short run, its data gone; three checkpoints and their evaluations."""
@@ -228,6 +241,8 @@ def test_every_run_of_a_grid_is_evaluated(
     assert low < one["return"] < high
     assert result == f"return {one['return']:.2f} (95 % bootstrap interval {low:.2f} to {high:.2f})"
     assert evaluated("--episodes=6", "--run=1") == [second.removeprefix("run 1: "), result]
+    of_seeds = [evaluated("--episodes=6", "--run=1", f"--seed={seed}")[1] for seed in (3, 4)]
+    assert of_seeds[0] == result != of_seeds[1]
     with pytest.raises(InputError, match="^--output: no folder .*nowhere, expected one that exis"):
         evaluated(f"--output={tmp_path / 'nowhere' / 'found.json'}")
     with pytest.raises(InputError, match="^--output: .* is a folder, expected a file"):
@@ -235,6 +250,18 @@ def test_every_run_of_a_grid_is_evaluated(
     monkeypatch.setattr(os, "access", lambda *_: False)  # for root all folders are open
     with pytest.raises(InputError, match="^--output: .* can't be written to, expected a folder"):
         evaluated(f"--output={output}")
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_episodes_end_at_their_first_success_where_they_did_in_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops: bool
+) -> None:
+    run = {"env_name": odd.name(odd.OtherSuccess), "eval_stop_at_success": stops}
+    monkeypatch.setattr(workers, "pool", InTurn)
+    save(tmp_path / "checkpoints" / "policy", 10, 1, (3, 1), run)
+    ((_, episodes),) = evaluate.evaluate(tmp_path, [0], evaluate.Options(episodes=2))
+    assert episodes.succeeded.all()  # in the second of four steps
+    assert episodes.succeeded_at_end.tolist() == [stops, stops]
 
 
 def test_bad_evaluations(trained: Path) -> None:

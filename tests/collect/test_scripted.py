@@ -152,6 +152,22 @@ def test_noise_and_epsilon_act() -> None:
     assert 70 <= (half == ends).all(axis=1).sum() <= 130
 
 
+def test_the_noise_is_standard_and_added_before_the_one_clip() -> None:
+    def share_at_limit(source: str, action: list[float]) -> np.ndarray:
+        plan = scripted.EpisodePlan(0, TASK, source, None, 1, 2, 3)
+        main, driver = scripted.environments(plan)
+        actions = scripted.run_episode(plan, main, driver, lambda _: np.array(action)).actions
+        return np.abs(actions) >= np.float32(scripted.ACTION_LIMIT)
+
+    # P(|N| > 1) = 0.317, P(0.5 + N > 1 or < -1) = 0.375, and of 3 + N and -3 + N 0.977: of an
+    # action that was clipped before, it would be a half. Four standard errors of 500 steps.
+    clipped = share_at_limit("expert", [0, 0.5, 3, -3]).mean(axis=0)
+    assert np.all(np.abs(clipped - [0.317, 0.375, 0.977, 0.977]) < [0.083, 0.087, 0.027, 0.027])
+    # Actions of 9 stay at the limit; of four uniform ones with noise hardly ever all do.
+    greedy = share_at_limit("epsilon-greedy", [9, 9, 9, 9]).all(axis=1).mean()
+    assert abs(greedy - 0.5) < 0.05
+
+
 @pytest.mark.parametrize(
     ("source", "driver_task", "acts"),
     [

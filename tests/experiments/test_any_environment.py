@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from appo_jax import policy, workers
 from appo_jax.data import minari_io
 from appo_jax.data.dataset import Dataset, Episode, from_episodes
 from appo_jax.evaluation import episode_seed
@@ -23,6 +24,7 @@ from experiments.runs.events import silent
 from experiments.runs.results import RunResult
 from experiments.train import summary
 from tests.helpers import environments as odd
+from tests.helpers.processes import InTurn
 from tests.helpers.runs import parse, print_told, tiny
 
 PENDULUM = "gymnasium/Pendulum-v1/medium-replay-n1600-seed0-v0"
@@ -69,6 +71,11 @@ def test_without_terminations(data_dir: Path, tmp_path: Path) -> None:
     last = metrics.values(0, "eval", "eval/return")[20]
     assert last == pytest.approx(episodes.returns.mean())
 
+    trained, expected = policy.load(tmp_path / "run").policy, dataset.normaliser()
+    np.testing.assert_array_equal(trained.normaliser.mean, expected.mean)
+    np.testing.assert_array_equal(trained.normaliser.std, expected.std)
+    assert (trained.actions.centre, trained.actions.half_range) == (0, 2)
+
 
 def hopper_data(id: str, action: float = 1.0) -> Dataset:
     draw = np.random.default_rng(0)
@@ -102,8 +109,8 @@ def odd_run(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
     pendulum = minari_io.load(PENDULUM, data_dir)  # of which the program is compiled already
     minari_io.save(dataclasses.replace(pendulum, id="mine/odd-v0", metadata={}), folder)
 
-    def run(cls: type, workdir: Path) -> RunResult:
-        arguments = [*flags(odd.name(cls), "mine/odd-v0", folder, "bc"), "--eval_episodes=6"]
+    def run(cls: type, workdir: Path, *more: str) -> RunResult:
+        arguments = [*flags(odd.name(cls), "mine/odd-v0", folder, "bc"), "--eval_episodes=6", *more]
         return runner.run(*parse(*arguments, f"--workdir={workdir}"), print_told)[0]
 
     return run
@@ -124,6 +131,20 @@ def test_lost_episodes_leave_no_result(
     assert (last["total_return"], last["lost_episodes"]) == (None, lost[20])
     told = capsys.readouterr().out
     assert f"warning: evaluation at update 20: {lost[20]} of 6 episodes are lost: " in told
+
+
+@pytest.mark.parametrize(("asked", "at_end"), [((), 0), (("--eval_stop_at_success",), 100)])
+def test_episodes_end_at_their_first_success_where_that_is_asked_for(
+    odd_run: Callable[..., RunResult],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: tuple[str, ...],
+    at_end: float,
+) -> None:
+    monkeypatch.setattr(workers, "pool", InTurn)
+    entry = odd_run(odd.OtherSuccess, tmp_path, *asked)  # in the second of four steps
+    found = [(one.success_rate, one.success_rate_at_end) for one in entry.evaluations]
+    assert found == [(100, at_end)] * 3
 
 
 def test_an_environment_that_ignores_its_seed_is_told_of_once(

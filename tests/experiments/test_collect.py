@@ -170,6 +170,13 @@ def test_the_papers_set_is_the_default() -> None:
     )
 
 
+def test_every_flag_of_medium_replay_acts() -> None:
+    flags = ["--dataset=medium-replay", "--env=Pendulum-v1", "--size=800", "--seed=4"]
+    flags += ["--num_seeds=2", "--updates_per_step=0.5", "--batch_size=64"]
+    expected = Recipe("Pendulum-v1", 800, 4, 2, 0.5, config=sac.Config(batch_size=64))
+    assert collect.replay_from_flags(parsed(*flags)) == expected
+
+
 def test_a_bad_folder_ends_the_command_with_one_sentence() -> None:
     done = run("--task=sweep", "--size=500", "--data_dir=/dev/null")
     assert done.returncode == 1

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from appo_jax.data import preferences
 from appo_jax.types import InputError
 from experiments import select
 from experiments.runs import files, results, runner
+from experiments.runs.experiment import Execution
+from experiments.selecting import held_out
 from tests.helpers.commands import call
 from tests.helpers.runs import parse, tiny, write_buffers
 
@@ -97,6 +100,17 @@ def test_labels_of_a_file(
         InputError, match="--seed: of pairs of the scripted teacher, expected it to"
     ):
         call(select, f"--runs={runs}", f"--preferences={others}", "--seed=3")
+
+
+def test_scripted_pairs_are_others_than_those_of_training(
+    runs: Path, data_dir: Path, tmp_path: Path
+) -> None:
+    found, file = results.read(runs / "appo"), tmp_path / "judging.jsonl"
+    saved, execution = select.checkpoints_of(found)[0], Execution(workdir=runs, data_dir=data_dir)
+    judging = held_out.of_runs(found, saved, execution, 200, seed=found[0].seed).labels
+    preferences.save(judging, file)
+    from_file = dataclasses.replace(execution, preferences=file)  # no pair may be a trained one
+    assert len(held_out.of_runs(found, saved, from_file, 200, seed=0).labels) == 200
 
 
 def test_settings_are_apart_where_labels_are(runs: Path) -> None:

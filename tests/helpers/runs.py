@@ -112,8 +112,11 @@ class FakeEvaluation:
     def __init__(
         self, _: Any, trained: policy.Policy, env: str, seed: int, update: int, n: int, stop: bool
     ):
-        leaves = b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(trained.state))
-        self._outcome = hashlib.sha256(leaves + f"{env} {seed} {update} {n}".encode()).digest()
+        scales = vars(trained.normaliser), vars(trained.actions)
+        leaves = jax.tree.leaves((trained.state, scales))
+        made_of = b"".join(np.asarray(leaf).tobytes() for leaf in leaves)
+        made_of += f"{env} {seed} {update} {n} {stop}".encode()
+        self._outcome = hashlib.sha256(made_of).digest()
         self._left = self.looks if update else 0
 
     def done(self) -> bool:

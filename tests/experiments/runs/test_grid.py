@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 from absl import flags
 
-from appo_jax import appo, checkpoint, load_policy, policy
+from appo_jax import appo, checkpoint, load_policy, policy, training
 from appo_jax.types import Diverged, InputError
 from experiments.runs import files, groups, results, runner, signals
 from experiments.runs.experiment import Experiment
@@ -87,7 +88,7 @@ def cloned(tmp_path_factory: pytest.TempPathFactory, start: Callable[..., Any]) 
 
 
 def found(workdir: Path, run: int) -> tuple[list[tuple[Any, ...]], list[np.ndarray]]:
-    """A run's metrics without time, and its whole state at the end."""
+    """A run's metrics without time, and its whole state and scales at the end."""
     rows = files.MetricsFile(workdir / "metrics.csv").rows
     metrics = [
         (row["update"], row["split"], row["metric"], row["value"])
@@ -97,8 +98,9 @@ def found(workdir: Path, run: int) -> tuple[list[tuple[Any, ...]], list[np.ndarr
         # Means over chunks, and how long those are depends on how many are fitted together.
         and not row["metric"].startswith(("reward/loss", "reward/train_", "reward/learning_rate"))
     ]
-    saved = policy.load(workdir, run)
-    return sorted(metrics), [np.asarray(leaf) for leaf in jax.tree.leaves(saved.policy.state)]
+    trained = policy.load(workdir, run).policy
+    saved = trained.state, vars(trained.normaliser), vars(trained.actions)
+    return sorted(metrics), [np.asarray(leaf) for leaf in jax.tree.leaves(saved)]
 
 
 def assert_same(first: Any, second: Any) -> None:
@@ -301,6 +303,23 @@ def test_a_grid_that_does_not_fit_is_split(
             found(tmp_path / "whole", run)[1], found(tmp_path / "split", run)[1], strict=True
         ):
             np.testing.assert_array_equal(left, right)
+
+
+@pytest.mark.parametrize("way", ["map", "vmap"])
+def test_how_runs_are_worked_off_is_asked_for(
+    start: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    lowered = []
+
+    def lower(learner: Any, *arguments: Any) -> None:
+        lowered.append((learner.__name__, arguments[-2]))
+        raise InterruptedError
+
+    monkeypatch.setattr(training, "train_chunk", SimpleNamespace(lower=lower))
+    for name, own in (("appo", TINY), ("bc", CLONING)):
+        with pytest.raises(InterruptedError):
+            start(tmp_path / name, *own, f"--batch_runs={way}")
+    assert lowered == [("appo_jax.reward_model", way), ("appo_jax.bc", way)]
 
 
 @pytest.mark.slow  # in single precision `tests/test_learners.py` compares every learner

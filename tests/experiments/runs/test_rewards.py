@@ -10,6 +10,7 @@ import pytest
 
 from appo_jax.data import dataset as datasets_on_device
 from appo_jax.data import preferences
+from appo_jax.keys import Purpose
 from appo_jax.types import InputError
 from experiments.runs import datasets, labels, reward_controls, rewards
 from experiments.runs.events import silent
@@ -55,6 +56,35 @@ def test_shuffled_rewards_are_the_learned_ones_elsewhere(data_dir: Path, tmp_pat
     assert not found["shuffled"][others].any()
     assert accuracies["shuffled"] == accuracies["learned"]
     assert accuracies["learned"][20] > 0.7
+
+
+def test_an_ending_moves_the_learned_rewards(data_dir: Path, tmp_path: Path) -> None:
+    found = {}
+    for ending in ("unknown", "goal"):
+        arguments = (f"--data_dir={data_dir}", f"--ending={ending}")
+        feedback, folder, execution = prepared(tmp_path / ending, *arguments)
+        (own,) = rewards.rewards_of(feedback, folder, execution, silent, []).values()
+        found[ending] = np.asarray(own)
+    (dataset,) = feedback.data.values()
+    rows = dataset.transition_rows()
+    assert (found["unknown"][rows].min(), found["unknown"][rows].max()) == (0, 1)
+    expected = found["unknown"][rows] - 1.15  # the best, and 0.15 of the range
+    np.testing.assert_allclose(found["goal"][rows], expected, atol=1e-6)
+
+
+def test_a_model_is_judged_by_pairs_that_it_was_not_fitted_to(
+    data_dir: Path, tmp_path: Path
+) -> None:
+    feedback, folder, execution = prepared(tmp_path, f"--data_dir={data_dir}", "--seed=1")
+    rewards.rewards_of(feedback, folder, execution, silent, [])
+    (dataset,), (trained,) = feedback.data.values(), feedback.labels.values()
+    own, fresh = (
+        preferences.scripted(dataset, 1, rewards.NUM_FRESH_PAIRS, 5, 1.0, purpose=purpose)
+        for purpose in (Purpose.LABELS, Purpose.FRESH_LABELS)
+    )
+    np.testing.assert_array_equal(own.starts[: len(trained)], trained.starts)
+    (ties,) = folder.metrics.values(0, "reward", "reward/fresh_ties").values()
+    assert ties == fresh.num_ties != own.num_ties
 
 
 def test_labels_upside_down_and_ties_alone_are_told(
