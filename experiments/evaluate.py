@@ -71,10 +71,12 @@ def evaluate(
             raise
 
 
-def result(run: int, saved: policy.Saved, episodes: evaluation.Episodes) -> dict[str, Any]:
+def result(
+    run: int, saved: policy.Saved, episodes: evaluation.Episodes, seed: int | None = None
+) -> dict[str, Any]:
     """What `--output` gets of a run: rates in percent, None where they aren't known.
 
-    The intervals are of 95 %: Wilson's of the success rate, a bootstrap's of the mean return.
+    seed: of the episodes, if it isn't that of the run's own evaluations. The intervals are of 95 %: Wilson's of the success rate, a bootstrap's of the mean return.
     """
     metrics, total = episodes.metrics(), len(episodes.returns)
     is_known = "eval/success_rate" in metrics
@@ -83,6 +85,7 @@ def result(run: int, saved: policy.Saved, episodes: evaluation.Episodes) -> dict
         "update": saved.update,
         "settings": named_settings(saved.config),
         "episodes": total,
+        "episodes_seed": saved.config["seed"] if seed is None else seed,
         "lost_episodes": episodes.num_lost,
         "success_rate": metrics.get("eval/success_rate"),
         "success_rate_wilson": (
@@ -104,7 +107,8 @@ def lines(found: Mapping[str, Any], swept: Iterable[str], is_grid: bool) -> list
     of_run = f"run {found['run']}: " if is_grid else ""
     shown_lines = [
         f"{of_run}{settings['algorithm']} on {settings['env_name']}, {numbers}, seed "
-        f"{settings['seed']}, update {found['update']:,}, {found['episodes']} episodes",
+        f"{settings['seed']}, update {found['update']:,}, {found['episodes']} episodes"
+        + (f" of seed {seed}" if (seed := found["episodes_seed"]) != settings["seed"] else ""),
         *(f"warning: {warning}" for warning in found["warnings"]),
     ]
     if found["lost_episodes"]:
@@ -132,7 +136,7 @@ def main(values: flags.FlagValues) -> None:
     runs = policy.runs(path) if options.run is None else [options.run]
     results = []
     for run, (saved, episodes) in zip(runs, evaluate(path, runs, options), strict=True):
-        results.append(result(run, saved, episodes))
+        results.append(result(run, saved, episodes, options.seed))
         print("\n".join(lines(results[-1], saved.config["swept"], len(runs) > 1)))
         if output:
             files.write_json(output, {"checkpoint": str(path), "runs": results})

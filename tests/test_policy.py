@@ -241,8 +241,10 @@ def test_every_run_of_a_grid_is_evaluated(
     assert low < one["return"] < high
     assert result == f"return {one['return']:.2f} (95 % bootstrap interval {low:.2f} to {high:.2f})"
     assert evaluated("--episodes=6", "--run=1") == [second.removeprefix("run 1: "), result]
-    of_seeds = [evaluated("--episodes=6", "--run=1", f"--seed={seed}")[1] for seed in (3, 4)]
-    assert of_seeds[0] == result != of_seeds[1]
+    own, others = (evaluated("--episodes=6", "--run=1", f"--seed={seed}") for seed in (3, 4))
+    assert own == [second.removeprefix("run 1: "), result]
+    assert others[0] == own[0] + " of seed 4"
+    assert others[1] != result
     with pytest.raises(InputError, match="^--output: no folder .*nowhere, expected one that exis"):
         evaluated(f"--output={tmp_path / 'nowhere' / 'found.json'}")
     with pytest.raises(InputError, match="^--output: .* is a folder, expected a file"):
