@@ -76,7 +76,8 @@ def result(
 ) -> dict[str, Any]:
     """What `--output` gets of a run: rates in percent, None where they aren't known.
 
-    seed: of the episodes, if it isn't that of the run's own evaluations. The intervals are of 95 %: Wilson's of the success rate, a bootstrap's of the mean return.
+    seed: of the episodes, if it isn't that of the run's own evaluations. The intervals are of 95 %:
+    Wilson's of the success rate, a bootstrap's of the mean return.
     """
     metrics, total = episodes.metrics(), len(episodes.returns)
     is_known = "eval/success_rate" in metrics
