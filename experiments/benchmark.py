@@ -21,7 +21,8 @@ from absl import flags
 from appo_jax.data import atomic
 from appo_jax.types import InputError
 from experiments.benchmarks.figures import PRESETS, Row, saturation
-from experiments.terminal.cli import available_cores, cpuinfo, output_file, run
+from experiments.runs.compiled import cpuinfo
+from experiments.terminal.cli import available_cores, output_file, run
 from experiments.terminal.flags import define
 
 # Of other processes, in the last minute. PyTorch's threads spin while they wait for each other, so

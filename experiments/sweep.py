@@ -15,7 +15,7 @@ from absl import flags
 from appo_jax.types import InputError
 from experiments import train
 from experiments.reporting import report
-from experiments.runs import files
+from experiments.runs import compiled, files
 from experiments.runs.experiment import DatasetSpec, Execution, Experiment
 from experiments.sweeps import cost, definition, launch, plan
 from experiments.sweeps.clusters import cluster as clusters
@@ -111,7 +111,7 @@ def _launcher(
     """Where grids train; a cluster is left at the end of the stack."""
     if values.launcher == "local":
         if values.compilation_cache:
-            cli.use_compilation_cache()
+            compiled.use_compilation_cache()
         return launch.in_turn()
     resources = Resources(**given(values, Resources))
     cluster = clusters.connect(values.launcher, workdir, resources, values.compilation_cache)

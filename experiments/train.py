@@ -19,7 +19,7 @@ from appo_jax.data.preferences import count_labels
 from appo_jax.envs import environment
 from appo_jax.settings import MAX_INT, Settings, setting
 from appo_jax.types import InputError
-from experiments.runs import hosts, reward_controls, runner
+from experiments.runs import compiled, hosts, reward_controls, runner
 from experiments.runs.experiment import (
     DatasetSpec,
     Execution,
@@ -347,7 +347,7 @@ def main(values: flags.FlagValues) -> None:
     runs, execution = experiments_from_flags(values)
     with joining.with_others(values, len(runs)):
         if values.compilation_cache:
-            cli.use_compilation_cache()
+            compiled.use_compilation_cache()
         if hosts.is_first():
             _train(values, runs, execution)
         else:

@@ -11,12 +11,11 @@ from typing import Any, Protocol
 
 from appo_jax.settings import Settings, setting
 from appo_jax.types import InputError
-from experiments.runs import runner
+from experiments.runs import compiled, runner
 from experiments.runs.events import Event, Told
 from experiments.runs.signals import Stopped
 from experiments.sweeps import plan
 from experiments.sweeps.plan import Grid
-from experiments.terminal import cli
 
 # By name: module and class; each is an extra of its name.
 _KNOWN = {
@@ -112,7 +111,7 @@ def carry_out(grid: Grid, compilation_cache: bool) -> Failed | None:
     """
     try:
         if compilation_cache:
-            cli.use_compilation_cache()
+            compiled.use_compilation_cache()
         runner.run(grid.runs, plan.grouped(grid), _log)
     except Stopped as stopped:
         raise Lost(str(stopped)) from stopped

@@ -197,7 +197,7 @@ def carried_out(tmp_path: Path, **own: object) -> Failed | None:
 @pytest.fixture
 def cached(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     asked: list[str] = []
-    monkeypatch.setattr(clusters.cli, "use_compilation_cache", lambda: asked.append("cache"))
+    monkeypatch.setattr(clusters.compiled, "use_compilation_cache", lambda: asked.append("cache"))
     return asked
 
 

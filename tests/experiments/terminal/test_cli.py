@@ -10,7 +10,8 @@ import pytest
 from absl import flags
 
 from appo_jax.types import InputError
-from experiments.terminal.cli import help_text, naming, parse_flags, use_compilation_cache
+from experiments.runs.compiled import use_compilation_cache
+from experiments.terminal.cli import help_text, naming, parse_flags
 
 # A command of which each copy ends in another way; all share the time that importing takes.
 _ENDINGS = '''
