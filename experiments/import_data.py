@@ -152,13 +152,9 @@ def _save(found: Imported, folder: Path, file: Path) -> None:
         return
     file.parent.mkdir(parents=True, exist_ok=True)
     with atomic.replacing(file) as partial:
-        try:
-            preferences.save(found.labels, partial)
-            if found.dataset is not None:
-                minari_io.save(found.dataset, folder)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
+        preferences.save(found.labels, partial)
+        if found.dataset is not None:
+            minari_io.save(found.dataset, folder)
 
 
 def _lines(found: Imported) -> list[str]:

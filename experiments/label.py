@@ -111,12 +111,10 @@ def obtain(values: flags.FlagValues, source: Source) -> tuple[Dataset, str | Non
     flag = "env" if values.env is not None else "task"
     asked = values.task or values.env
     if asked is None:
-        for field in dataclasses.fields(Source):
-            if (value := values[field.name].value) is not None:
-                raise InputError(
-                    f"--{field.name}={value}: is read with --task or --env alone, expected one of "
-                    "these too"
-                )
+        for flag, value in given(values, Source).items():
+            raise InputError(
+                f"--{flag}={value}: is read with --task or --env alone, expected one of these too"
+            )
         dataset = minari_io.load(values.dataset, data_dir)
         name = origin.environment_of(dataset)
         return dataset, name and (

@@ -53,11 +53,18 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give the path of a file to write, which takes `path`'s place when the block ends well."""
+    """Give the path of a file to write, which takes `path`'s place when the block ends well.
+
+    When the block raises it is deleted.
+    """
     partial = path.with_name(f".{path.name}.partial")
-    yield partial
-    _sync(partial)
-    partial.replace(path)
+    try:
+        yield partial
+        _sync(partial)
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def _sync(path: Path) -> None:

@@ -121,9 +121,8 @@ def runs_figure(rounds: int, num_updates: int, counts: Sequence[int] = (1, 5, 20
     store, view = random_store(SMALL)
     workloads: dict[str, Workload] = {}
     updates: dict[str, int] = {}
+    together = training.choose_batch_runs() == "vmap"  # whose runs take their updates together
     for count in counts:
-        # Runs of one `vmap` take their updates together.
-        together = training.choose_batch_runs() == "vmap"
         each = num_updates if together else max(1, num_updates // count)
         workloads[f"{count} runs"] = jax_workload(store, view, each, count)
         workloads[f"{count} x products"] = product_workload(matrix_products(), each, count)

@@ -189,6 +189,8 @@ class Ranked:
 
     def left(self, asked: Sequence[Segments], answers: Answers) -> int | None:
         """None, or 0 where all lists have ended."""
+        if len({segment for pair in answers for segment in pair}) < len(self._segmented.rows):
+            return None  # without making the lists: one that has ended compared all segments
         questions = [self._list(number, answers)[1] for number in range(NUM_LISTS)]
         return 0 if questions == [None] * NUM_LISTS else None
 

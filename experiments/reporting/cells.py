@@ -273,14 +273,11 @@ def data_names(runs: Sequence[RunResult], of_any_size: bool = False) -> Callable
     of_any_size: sets that differ in nothing but their size have one name.
     """
     id_of = _id_of_any_size if of_any_size else lambda run: run.dataset
-    kinds: list[Callable[[RunResult], str]] = [
-        lambda run: run.recipe,
-        lambda run: f"{run.recipe}, {_size(run)}",
-        lambda run: id_of(run).replace(environment.folder_name(run.env_name), "<task>"),
-        id_of,
-    ]
-    if of_any_size:
-        del kinds[1]
+    kinds: list[Callable[[RunResult], str]] = [lambda run: run.recipe]
+    if not of_any_size:
+        kinds.append(lambda run: f"{run.recipe}, {_size(run)}")
+    kinds.append(lambda run: id_of(run).replace(environment.folder_name(run.env_name), "<task>"))
+    kinds.append(id_of)
     for kind in kinds:
         sets: dict[tuple[str, str], set[str]] = {}
         for run in runs:
