@@ -175,7 +175,9 @@ except OSError as error:
 """
 
 
-@pytest.mark.parametrize("room", [0, 100, 3000])
+@pytest.mark.parametrize(
+    "room", [*(pytest.param(room, marks=pytest.mark.slow) for room in (0, 3000)), 100]
+)
 def test_a_disk_that_is_full_leaves_the_earlier_ones(tmp_path: Path, room: int) -> None:
     """The kernel refuses to let a file grow beyond `room` bytes."""
     folder = tmp_path / "checkpoints"

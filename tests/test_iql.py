@@ -405,7 +405,7 @@ def test_act_is_tanh_of_the_network() -> None:
     np.testing.assert_allclose(actions, np.full((2, ACTION_DIM), 0.462117), rtol=1e-5)
 
 
-@both_variants
+@pytest.mark.parametrize("variant", ["lire", pytest.param("jax", marks=pytest.mark.slow)])
 def test_two_actions_solved_by_hand(variant: Any) -> None:
     """One state, from which a = -1/2 leads back to itself for 0, and a = 1/2 for a reward of 1.
 

@@ -64,7 +64,6 @@ for_each_small_learner = pytest.mark.parametrize(
 )
 for_each_policy = pytest.mark.parametrize("name", POLICY_LEARNERS)
 for_each_reward = pytest.mark.parametrize("name", REWARD_LEARNERS)
-both_ways = pytest.mark.parametrize("batch_runs", ["map", "vmap"])
 
 
 def small_config(learner: Any) -> Any:
@@ -568,7 +567,7 @@ def custom_calls(text: str) -> set[str]:
     return found | set(re.findall(r'call_target_name\s*=\s*"(\w+)"', text))
 
 
-@both_ways
+@pytest.mark.parametrize("batch_runs", ["vmap", pytest.param("map", marks=pytest.mark.slow)])
 @for_each_learner
 def test_training_lowers_for_other_devices(name: str, batch_runs: Any) -> None:
     states, keys, data = start(name, RUNS)

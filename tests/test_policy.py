@@ -186,7 +186,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     write_buffers(folder / "data")
     places = (f"--data_dir={folder / 'data'}", f"--workdir={folder / 'run'}")
-    runner.run(*parse(*TINY, *places, "--eval_episodes=3"))
+    runner.run(*parse(*TINY, *places, "--eval_episodes=2"))
     shutil.rmtree(folder / "data")
     return folder / "run"
 
@@ -198,7 +198,7 @@ def test_a_checkpoint_gives_the_numbers_of_training(trained: Path) -> None:
     process = subprocess.run(
         [
             *(sys.executable, "-m", "experiments.evaluate", "--checkpoint=checkpoints/policy/20"),
-            *("--episodes=3", "--num_workers=1"),
+            *("--episodes=2", "--num_workers=1"),
         ],
         cwd=trained,
         capture_output=True,
@@ -208,7 +208,7 @@ def test_a_checkpoint_gives_the_numbers_of_training(trained: Path) -> None:
     assert process.stderr == ""
     first, second = process.stdout.splitlines()
     numbers = "lam 0.03, discount 0.99, tau 0.001"
-    assert first == f"appo on {TASK}-v3, {numbers}, seed 0, update 20, 3 episodes"
+    assert first == f"appo on {TASK}-v3, {numbers}, seed 0, update 20, 2 episodes"
     values = [metrics.values(0, "eval", name) for name in names]
     rate, at_end, total = (value[20] for value in values)
     assert second.startswith(f"success rate {rate:.1f} % (at any step of an episode; 95 % W")

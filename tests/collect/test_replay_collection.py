@@ -229,7 +229,11 @@ def test_sizes(name: str, size: int, unit: int) -> None:
     ("cls", "message"),
     [
         (odd.NotANumber, "the reward is nan at agent 1, episode 1, step 3"),
-        (odd.HugeObservation, "the observation is .*inf in column 0 at agent 0, episode 0, step 0"),
+        pytest.param(
+            odd.HugeObservation,
+            "the observation is .*inf in column 0 at agent 0, episode 0, step 0",
+            marks=pytest.mark.slow,
+        ),
         (odd.Raises, "failed at step 2 of the episode of seed .*ZeroDivisionError"),
     ],
 )

@@ -37,9 +37,31 @@ def flags(env: str, dataset: str, data_dir: Path, algorithm: str = "mr") -> list
     return [*small, f"--env={env}", f"--dataset={dataset}", f"--data_dir={data_dir}"]
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def random_torques() -> Dataset:
+    """Eight episodes of a real Pendulum, which no agent had to be trained for."""
+    draw, episodes = np.random.default_rng(0), []
+    with gymnasium.make("Pendulum-v1") as pendulum:
+        for seed in range(8):
+            observations, rewards = [pendulum.reset(seed=seed)[0]], []
+            actions = draw.uniform(-2, 2, (200, 1))
+            for action in actions:
+                observation, reward, *_ = pendulum.step(action.astype(np.float32))
+                observations.append(observation)
+                rewards.append(float(reward))
+            episodes.append(
+                Episode(np.array(observations), actions, np.array(rewards), np.zeros(200))
+            )
+    return from_episodes(episodes, PENDULUM)
+
+
+@pytest.fixture(
+    scope="module", params=["random torques", pytest.param("collected", marks=pytest.mark.slow)]
+)
+def data_dir(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     folder = tmp_path_factory.mktemp("data")
+    if request.param == "random torques":
+        minari_io.save(random_torques(), folder)
+        return folder
     command = [sys.executable, "-m", "experiments.collect", "--env=Pendulum-v1"]
     command += ["--dataset=medium-replay", "--size=1600", "--num_seeds=2", f"--data_dir={folder}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)

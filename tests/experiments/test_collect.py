@@ -212,11 +212,12 @@ def stop(process: subprocess.Popen[str], number: signal.Signals) -> str:
 
 
 # Busy workers outlive no killed parent: tests/test_workers.py.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("when", "number"),
     [
-        pytest.param("starting", signal.SIGINT, marks=pytest.mark.slow),
-        pytest.param("starting", signal.SIGKILL, marks=pytest.mark.slow),
+        ("starting", signal.SIGINT),
+        ("starting", signal.SIGKILL),
         ("collecting", signal.SIGINT),
     ],
 )

@@ -55,7 +55,7 @@ def test_it_appears_in_help(checkout: Path) -> None:
 
 def test_it_trains_goes_on_and_is_evaluated(checkout: Path) -> None:
     flags = (*FLAGS, "--algorithm=better_segments", "--learning_rate=0.001,0.01")
-    flags += ("--data_dir=data", "--workdir=run", "--chunk_updates=2")
+    flags += ("--data_dir=data", "--workdir=run", "--chunk_updates=2", "--num_updates=40")
     first = Command(checkout, *flags)
     first.wait_for("success at update 20")
     first.signal(signal.SIGINT)
@@ -115,6 +115,7 @@ def test_one_registered_in_a_program(checkout: Path, tmp_path: Path) -> None:
     assert process.stdout.splitlines() == ["finished my_own", "(2, 4)", "True"]
 
 
+@pytest.mark.slow
 def test_one_outside_the_package(checkout: Path, tmp_path: Path) -> None:
     write_module(checkout, tmp_path)
     flags = (*FLAGS, "--algorithm=mine:ALGORITHM", f"--data_dir={checkout / 'data'}")

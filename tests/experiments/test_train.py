@@ -140,9 +140,8 @@ def test_finished_run_prints_its_result(
     assert contents(finished.workdir) == before
 
 
-@pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_stopped_and_started_again(
     finished: Finished, command: Callable[..., Command], tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -50,7 +50,7 @@ SETTINGS = {
     "head_dim": 8,
 }
 # Where a name means something else than in the other learners.
-SETTINGS_OF = {"dppo": {"lam": 0.9, "temperature": 0.1}}
+SETTINGS_OF = {"dppo": {"lam": 0.9, "temperature": 0.1, "num_epochs": 6}}
 
 
 @functools.cache

@@ -30,7 +30,9 @@ TOLERANCE = 1e-5
 # Of the distance that a parameter has moved: Adam's step hardly depends on a gradient's size.
 PARAMETER_TOLERANCE = 1e-3
 torch.set_num_threads(1)
-both_heads = pytest.mark.parametrize("attention", [True, False])
+both_heads = pytest.mark.parametrize(
+    "attention", [True, pytest.param(False, marks=pytest.mark.slow)]
+)
 
 
 def make_config(attention: bool) -> preference_transformer.Config:

@@ -3,6 +3,7 @@
 import math
 
 import jax
+import pytest
 
 from appo_jax import preference_transformer
 from experiments.benchmarks import workloads
@@ -39,6 +40,7 @@ def test_the_products_of_an_update_are_those_of_the_program() -> None:
     assert 3.127e9 < counted < 1.1 * 3.127e9
 
 
+@pytest.mark.slow
 def test_the_products_of_a_transformers_gradient_are_those_of_the_program() -> None:
     num_pairs = 2
     config = preference_transformer.Config(held_out=0.0, batch_size=num_pairs)
