@@ -185,7 +185,7 @@ def sum_of_gradients(
         return jax.tree.map(jnp.add, sums, of_part(part)), None
 
     first = jax.tree.map(lambda leaf: leaf[0], (parts, keys))
-    zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(of_part, first))
+    zeros = jax.tree.map(jnp.zeros_like, (jax.eval_shape(loss, params, *first), params))
     return jax.lax.scan(add, zeros, (parts, keys))[0]
 
 
