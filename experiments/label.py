@@ -190,6 +190,12 @@ def main(values: flags.FlagValues) -> None:
     with opened(workdir, dataset, plan, options.labeller, strategy) as session:
         print(f"data: {dataset.id}, {dataset.num_transitions:,} transitions, of {env_name}")
         print(f"labels: {workdir}, {len(session.answers)} answers by {options.labeller} so far")
+        if isinstance(strategy, strategies.FromFile) and session.left_out:
+            print(
+                f"note: --num_pairs={options.num_pairs} leaves out {session.left_out} pairs of "
+                f"--pairs={options.pairs}; --num_pairs={options.num_pairs + session.left_out} asks "
+                "about all of them"
+            )
         if values.scripted:
             teacher.answer_all(session, dataset, tie_threshold(env_name))
         else:

@@ -95,7 +95,9 @@ def checkpoints_of(runs: Sequence[RunResult]) -> list[policy.Saved]:
                 f"{one.folder}: its last checkpoint is of update {own.update:,}, expected "
                 f"{one.num_updates:,}"
             )
-        differs = difference(named_settings(own.config), one.settings)
+        # Of an earlier start, which may have asked for more updates.
+        recorded = named_settings(own.config) | {"num_updates": one.num_updates}
+        differs = difference(recorded, one.settings)
         if differs:
             raise InputError(
                 f"{one.folder}: its checkpoint is of a run with {differs} as in its config.json, "

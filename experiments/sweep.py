@@ -172,7 +172,11 @@ def _dry_run(
     for number, grid in enumerate(left.grids, 1):
         print(f"grid {number} of {len(left.grids)}: {grid.title}")
         print("\n".join(f"  {line}" for line in plan.describe(grid)))
-        own = cost.of_grid(grid, meter.rates(grid), *machine())
+        try:
+            own = cost.of_grid(grid, meter.rates(grid), *machine())
+        except InputError as error:
+            print(f"  not counted: {error}")
+            continue
         print(f"  about {duration(own.seconds)}, {_room(own.bytes)}")
         total = cost.Cost(total.seconds + own.seconds, total.bytes + own.bytes)
     print(

@@ -69,6 +69,7 @@ class ActionScale:
     def between(cls, low: np.ndarray, high: np.ndarray) -> "ActionScale":
         """That of the environment's lowest and highest actions, which none in [-1, 1] leaves.
 
+        Bounds are those of float32, which may lie a rounding beyond ones of float64.
         Raises InputError for bounds between which float32 has no such scale.
         """
         with np.errstate(over="ignore", invalid="ignore"):

@@ -71,7 +71,7 @@ def collect_and_save(
         dataset = _train(recipe, id, folder, report, warn)
         description = f"all steps of {recipe.num_agents} SAC agents in {recipe.env_name}"
         minari_io.save(dataset, data_dir, description)
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)  # `find` of another process may delete it too
     return dataset
 
 

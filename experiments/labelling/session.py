@@ -93,6 +93,13 @@ class Session:
             wanted = self.plan.num_pairs
             return wanted if left is None else min(wanted, len(self._issued) + left)
 
+    @property
+    def left_out(self) -> int:
+        """Pairs that a strategy with an end still has and `num_pairs` doesn't reach."""
+        with self._lock:
+            left = self._strategy.left(self._asked(), self._known())
+            return max(0, len(self._issued) + (left or 0) - self.plan.num_pairs)
+
     def answered(self) -> dict[int, Answer]:
         """They, by the number of their pair."""
         return {answer.pair: answer for answer in self.answers}

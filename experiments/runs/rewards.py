@@ -217,11 +217,13 @@ class _Fit:
         )
 
     def _judge(self, states: Any) -> None:
-        """Write down how often each model is right on fresh pairs, unless it is on disk."""
+        """Write down how often each model is right on fresh pairs, unless it diverged or it is."""
         metrics = self._folder.metrics
         for slot, key in enumerate(self._keys):
             owners = self._feedback.owners(key)
             if all(metrics.values(run, "reward", "reward/fresh_pairs") for run in owners):
+                continue
+            if metrics.stopped_at(owners[0]) == 0:
                 continue
             run, dataset = self._feedback.runs[owners[0]], self._feedback.data[key.dataset]
             if dataset.rewards is None:

@@ -31,7 +31,7 @@ class HeldOut:
 
     @classmethod
     def of(cls, dataset: Dataset, labels: Preferences) -> "HeldOut":
-        """Raises InputError where all labels are ties."""
+        """Raises InputError where all labels are ties, or nothing is known of a segment."""
         if labels.num_ties == len(labels):
             raise InputError(
                 f"all {len(labels)} labels are ties, expected some that say which segment is better"
@@ -39,6 +39,12 @@ class HeldOut:
         # The last action of an episode may be labelled, but nothing is known of what follows it.
         left = dataset.lengths[labels.episodes] - labels.starts
         lengths = np.minimum(labels.length if labels.lengths is None else labels.lengths, left)
+        empty = np.argwhere(lengths == 0)
+        if len(empty):
+            raise InputError(
+                f"label {empty[0, 0]}: a segment of one step, the last of its episode, and nothing "
+                "is known of what follows it; expected longer ones"
+            )
         length = int(lengths.max())
         pairs = labels.to_device(dataset).replace(
             length=length,

@@ -135,11 +135,12 @@ def grouped(grid: Grid) -> Execution:
     """
     own, runs = grid.execution, grid.runs
     in_turn = training.choose_batch_runs(own.batch_runs) == "map"
-    if own.runs_per_group or not in_turn or RunFolder(runs, own).group_size():
+    if own.runs_per_group or not in_turn:
         return own
     # Runs in turn gain nothing from being many: one setting after another comes to its end.
     seeds = len({run.seed for run in runs})
-    size = next(size for size in range(seeds, 0, -1) if len(runs) % size == 0)
+    whole = next(size for size in range(seeds, 0, -1) if len(runs) % size == 0)
+    size = RunFolder(runs, own).group_size() or whole
     return dataclasses.replace(own, runs_per_group=size)
 
 

@@ -183,7 +183,7 @@ def output_file(path: str | None) -> Path | None:
     if not file.parent.is_dir():
         raise InputError(f"--output: no folder {file.parent}, expected one that exists")
     if file.exists() and not file.is_file():
-        kind = "a folder" if file.is_dir() else "a device"
+        kind = "a folder" if file.is_dir() else "a device or a pipe"
         raise InputError(f"--output: {file} is {kind}, expected a file")
     if not os.access(file.parent, os.W_OK):
         raise InputError(f"--output: {file.parent} can't be written to, expected a folder that can")

@@ -135,6 +135,18 @@ def test_a_checkpoint_of_something_else_is_refused(runs: Path, tmp_path: Path) -
         select.checkpoints_of([one])
 
 
+def test_a_run_that_was_begun_as_a_longer_one(runs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "bc"
+    shutil.copytree(runs / "bc", folder)
+    shutil.rmtree(folder / "checkpoints" / "policy" / "60")
+    config = files.read_json(folder / "config.json")
+    config["runs"][0]["num_updates"] = 40
+    files.write_json(folder / "config.json", config)
+    (one,) = results.read(folder)
+    (saved,) = select.checkpoints_of([one])
+    assert (saved.update, saved.config["num_updates"]) == (40, 60)
+
+
 def test_bad_input(
     runs: Path, data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -189,6 +189,16 @@ def test_a_dry_run_tells_what_it_costs(
         "  sweep-into-v3, 300,000 transitions: python -m experiments.collect"
     )
     assert not (tmp_path / "runs").exists()
+    # A folder that can't be gone on with costs the others nothing.
+    own = definitions.read("own.toml")
+    wanted, _ = definitions.expand(own, Narrowing(), data_dir, sweep.read_runs)
+    folder = plan.make(wanted, Path("runs/sweeps/own")).grids[0].execution.workdir
+    folder.mkdir(parents=True)
+    (folder / "metrics.csv").write_text("of,others\n")
+    main(*START, f"--data_dir={data_dir}", "--dry_run")
+    printed = capsys.readouterr().out
+    assert f"  not counted: --workdir={folder}: holds metrics.csv of a run but not" in printed
+    assert "all of it: about 40 s" in printed
 
 
 def test_missing_data_are_said_before_any_work(

@@ -29,10 +29,14 @@ CTRL = 2
 
 @contextlib.contextmanager
 def served(
-    folder: Path, port: int = 0, data: Dataset = DATA, strategy: Strategy | None = None
+    folder: Path,
+    port: int = 0,
+    data: Dataset = DATA,
+    strategy: Strategy | None = None,
+    num_pairs: int = 40,
 ) -> Iterator[Server]:
     """A server on the folder, with clips of lines."""
-    with session(folder, data, strategy=strategy, num_pairs=40) as found:
+    with session(folder, data, strategy=strategy, num_pairs=num_pairs) as found:
         renderer = Renderer(data, None, LENGTH, Look(160, 120))
         try:
             with serving(Server(found, renderer, port, 20)) as server:
@@ -226,6 +230,34 @@ def test_pairs_that_end_early_and_a_file_that_opens_the_page(browser: Tab, tmp_p
         browser.wait_for("document.body.dataset.ready === 'done'")
         assert "All pairs are answered" in text(browser, "status")
         assert text(browser, "trouble") == ""
+
+
+def test_the_last_answer_and_one_that_is_refused(browser: Tab, tmp_path: Path) -> None:
+    all_answered = "document.getElementById('status').innerText.startsWith('All pairs are answ')"
+    not_kept = "document.getElementById('trouble').innerText.startsWith('An answer was not kept')"
+    with served(tmp_path, num_pairs=3) as server:
+        begin(browser, server)
+        for number in range(3):
+            shown(browser, number)
+            browser.press("ArrowLeft")
+        browser.wait_for(all_answered)
+        browser.press("u")
+        shown(browser, 2)
+        elsewhere = "ask('/api/answer', {...queueOf('right')}).then(() => window.taken = true)"
+        browser.evaluate(
+            "window.queueOf = (answer) => ({id: crypto.randomUUID(), labeller: state.labeller, "
+            "kind: 'answer', ...shown.pair, answer, seconds: 1, loops: 0})"
+        )
+        browser.evaluate(elsewhere)  # as from another window
+        browser.wait_for("window.taken")
+        browser.press("ArrowLeft")
+        browser.wait_for(f"{all_answered} && {not_kept}")
+        browser.press("u")
+        shown(browser, 2)
+        assert text(browser, "trouble") == ""
+        saved(browser, 2)
+    (*_, last) = journal.standing(journal.read(tmp_path / "answers-ann.jsonl"))
+    assert (last.pair, last.answer) == (1, "left")
 
 
 def test_without_the_token_the_page_says_what_to_open(browser: Tab, tmp_path: Path) -> None:

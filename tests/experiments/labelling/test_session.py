@@ -208,7 +208,10 @@ def test_all_pairs_of_a_file_are_asked_about_in_spite_of_repetitions(tmp_path: P
     folder = tmp_path / "file"
     with session(folder, data, num_pairs=12, seed=1) as found:  # others, before
         before = answer_all(found)
+    with session(folder, data, strategy=of_file, num_pairs=20) as found:
+        assert (found.total, found.left_out) == (20, 12 + 30 - 20)
     with session(folder, data, strategy=of_file, num_pairs=500, repeats=0.2) as found:
+        assert found.left_out == 0
         assert found.total == 12 + 30
         answer_all(found)
         asked = [pair for pair in found.issued() if pair.repeat_of is None]

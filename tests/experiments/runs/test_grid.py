@@ -236,6 +236,7 @@ def test_a_reward_model_that_goes_wrong_stops_its_runs_alone(
         assert "it is stopped, the others go on" in told
         assert "(20 labels): fitted in" not in told
         assert [entry.state for entry in entries] == ["diverged", "finished"]
+        assert [entry.reward_accuracy is None for entry in entries] == [True, False]
         patch.setattr(Loop, "_train_chunk", functools.partialmethod(poisoned, "reward model "))
         with pytest.raises(Diverged, match="reward model of .*: reward.loss is nan"):
             start(tmp_path / "all", *flags)

@@ -99,3 +99,8 @@ def test_a_last_action_whose_next_observation_is_unknown_is_left_out() -> None:
         dataset, [[0, 1]] * 2, [[0, 0], [1, 0]], [1.0, 0.0], [[3, 4]] * 2
     )
     np.testing.assert_array_equal(HeldOut.of(dataset, longer).pairs.lengths, [[3, 3], [2, 3]])
+    alone = preferences.from_arrays(
+        dataset, [[0, 1]] * 2, [[0, 0], [0, 3]], [1.0, 0.0], [[3, 4], [4, 1]]
+    )
+    with pytest.raises(InputError, match="^label 1: a segment of one step, the last of its epis"):
+        HeldOut.of(dataset, alone)

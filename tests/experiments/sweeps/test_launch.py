@@ -71,7 +71,7 @@ def test_groups_are_decided_where_a_grid_trains(
     assert trained == [2, 0]
     tmp_path.joinpath(grid.name).mkdir()
     RunFolder(grid.runs, grid.execution).settle_group_size(4)
-    assert plan.grouped(grid).runs_per_group == 0  # what the folder was begun with
+    assert plan.grouped(grid).runs_per_group == 4  # what the folder was begun with
 
 
 def test_a_finished_run_is_never_run_again(tmp_path: Path) -> None:
