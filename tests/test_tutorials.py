@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.pages import FULL_SIZE, ROOT, blocks, carry_out
+from tests.helpers.pages import FULL_SIZE, ROOT, blocks, carry_out, read_flags
 
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 PAGES = [*TUTORIALS, ROOT / "docs" / "adding_other_parts.md"]
 each_page = pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
-LONG = {"reproduce_a_row"}  # of commands that other tests call with the same flags
+LONG = {"reproduce_a_row", "own_data"}  # of commands that other tests call with such flags
 
 
 @pytest.fixture
@@ -34,6 +34,12 @@ def all_but_full_size(page: Path) -> list[str]:
 )
 def test_in_this_process(page: Path) -> None:
     assert carry_out(page) == all_but_full_size(page)
+
+
+@pytest.mark.parametrize("name", sorted(LONG))
+def test_flags(name: str) -> None:
+    (page,) = [page for page in PAGES if page.stem == name]
+    assert read_flags(page) >= 4
 
 
 @pytest.mark.slow

@@ -208,6 +208,7 @@ def chain(key: jax.Array) -> Transitions:
     )
 
 
+@pytest.mark.slow
 def test_chain() -> None:
     # State 0 leads to state 1 without a reward; state 1 gives 1 and ends. Discount 0.5, no
     # entropy to speak of: Q(1) = 1, Q(0) = 0.5.

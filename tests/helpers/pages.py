@@ -58,6 +58,19 @@ def blocks(page: Path) -> list[Block]:
     ]
 
 
+def read_flags(page: Path) -> int:
+    """Read the flags of all commands of a page, and run none; how many there were."""
+    lines = [
+        line
+        for block in blocks(page)
+        if block.language == "bash"
+        for line in block.text.replace("\\\n", " ").splitlines()
+    ]
+    for line in lines:
+        _parsed(shlex.split(line))
+    return len(lines)
+
+
 def carry_out(page: Path, as_processes: bool = False) -> list[str]:
     """Run a page in the current folder, which holds nothing yet; where its blocks were that ran.
 
