@@ -97,8 +97,8 @@ class Session:
     def left_out(self) -> int:
         """Pairs that a strategy with an end still has and `num_pairs` doesn't reach."""
         with self._lock:
-            left = self._strategy.left(self._asked(), self._known())
-            return max(0, len(self._issued) + (left or 0) - self.plan.num_pairs)
+            left = self._strategy.left(self._asked(), self._known()) or 0
+            return max(0, min(left, len(self._issued) + left - self.plan.num_pairs))
 
     def answered(self) -> dict[int, Answer]:
         """They, by the number of their pair."""

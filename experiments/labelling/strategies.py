@@ -126,8 +126,8 @@ class FromFile:
         lines = [value for _, value in journal.objects(path) if "episode_0" in value]
         fields = ("episode_0", "start_0", "episode_1", "start_1")
         for value in lines:
-            lengths = {value.get(name, length) for name in ("length", "length_0", "length_1")}
-            if lengths != {length} or any(f not in value for f in fields):
+            lengths = [value.get(name, length) for name in ("length", "length_0", "length_1")]
+            if lengths != [length] * 3 or any(f not in value for f in fields):
                 raise InputError(
                     f"{path}: {json.dumps(value)[:80]}, expected {', '.join(fields)} and length "
                     f"{length}"

@@ -217,7 +217,7 @@ class _Fit:
         )
 
     def _judge(self, states: Any) -> None:
-        """Write down how often each model is right on fresh pairs, unless it diverged or it is."""
+        """Write down how often each model that is finite is right, unless it is on disk."""
         metrics = self._folder.metrics
         for slot, key in enumerate(self._keys):
             owners = self._feedback.owners(key)

@@ -210,6 +210,8 @@ def test_all_pairs_of_a_file_are_asked_about_in_spite_of_repetitions(tmp_path: P
         before = answer_all(found)
     with session(folder, data, strategy=of_file, num_pairs=20) as found:
         assert (found.total, found.left_out) == (20, 12 + 30 - 20)
+    with session(folder, data, strategy=of_file, num_pairs=4) as found:  # fewer than there were
+        assert found.left_out == 30
     with session(folder, data, strategy=of_file, num_pairs=500, repeats=0.2) as found:
         assert found.left_out == 0
         assert found.total == 12 + 30

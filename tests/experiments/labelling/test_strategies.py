@@ -130,9 +130,10 @@ def test_pairs_of_a_file(tmp_path: Path) -> None:
     path.write_text(json.dumps({"episode_0": 1}))
     with pytest.raises(InputError, match=r'pairs.jsonl: \{"episode_0": 1\}, expected episode_0'):
         FromFile(path, data, LENGTH)
-    path.write_text(json.dumps({**lines[1], "length_0": LENGTH, "length_1": LENGTH + 1}))
-    with pytest.raises(InputError, match=f"pairs.jsonl: .* and length {LENGTH}$"):
-        FromFile(path, data, LENGTH)
+    for others in ({"length_0": LENGTH, "length_1": LENGTH + 1}, {"length": [LENGTH]}):
+        path.write_text(json.dumps({**lines[1], **others}))
+        with pytest.raises(InputError, match=f"pairs.jsonl: .* and length {LENGTH}$"):
+            FromFile(path, data, LENGTH)
     path.write_text(json.dumps(header))
     with pytest.raises(InputError, match="no pairs, expected lines"):
         FromFile(path, data, LENGTH)
