@@ -43,6 +43,11 @@ class Block:
     text: str
     where: str
 
+    @property
+    def lines(self) -> list[str]:
+        """Its lines; one that goes on behind a backslash is one."""
+        return self.text.replace("\\\n", " ").splitlines()
+
 
 def blocks(page: Path) -> list[Block]:
     """All blocks of a page."""
@@ -60,12 +65,7 @@ def blocks(page: Path) -> list[Block]:
 
 def read_flags(page: Path) -> int:
     """Read the flags of all commands of a page, and run none; how many there were."""
-    lines = [
-        line
-        for block in blocks(page)
-        if block.language == "bash"
-        for line in block.text.replace("\\\n", " ").splitlines()
-    ]
+    lines = [line for block in blocks(page) if block.language == "bash" for line in block.lines]
     for line in lines:
         _parsed(shlex.split(line))
     return len(lines)
@@ -79,9 +79,8 @@ def carry_out(page: Path, as_processes: bool = False) -> list[str]:
     names: dict[str, Any] = {"__name__": "__main__"}
     ran, printed = [], ""
     for block in blocks(page):
-        lines = block.text.replace("\\\n", " ").splitlines()
         if block.caption.startswith(FULL_SIZE):
-            for line in lines:
+            for line in block.lines:
                 _parsed(shlex.split(line))
             continue
         if block.caption:
@@ -92,7 +91,7 @@ def carry_out(page: Path, as_processes: bool = False) -> list[str]:
             printed = stream.getvalue()
         elif block.language == "bash":
             run = _process if as_processes else _call
-            printed = "".join(run(shlex.split(line)) for line in lines)
+            printed = "".join(run(shlex.split(line)) for line in block.lines)
         elif block.language == "text":
             options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
             assert _CHECKER.check_output(block.text, printed, options), (block.where, printed)
