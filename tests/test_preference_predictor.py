@@ -64,10 +64,11 @@ def test_relabelling_scores_the_window_that_ends_at_each_row() -> None:
     store, view = to_device(data, LENGTH)
     scores = np.asarray(preference_predictor.relabel(SMALL, state, store, view, len(data.actions)))
     apply = jax.jit(preference_predictor.Network(SMALL).apply)
+    observations, actions = np.asarray(store.observations), np.asarray(store.actions)
     for start in data.episode_starts:
         for step in range(STEPS):
             rows = np.arange(max(start, start + step - LENGTH + 1), start + step + 1)
-            window = Windows(store.observations[rows][None], store.actions[rows][None])
+            window = Windows(observations[rows][None], actions[rows][None])
             expected = float(apply(state.model.params, window)[0])
             assert scores[start + step] == pytest.approx(expected, abs=1e-5)
     assert not np.delete(scores, data.transition_rows()).any()
@@ -90,7 +91,8 @@ def test_roughness_is_of_the_neighbours_scores_and_falls() -> None:
     config = dataclasses.replace(SMALL, dropout=0.0, smoothness=100.0, learning_rate=0.01)
     batch, state = sample(config), init(config)
     _, metrics = preference_predictor.update_step(config, state, batch)
-    scores = preference_predictor.Network(config).apply(state.model.params, batch.neighbours)
+    apply = jax.jit(preference_predictor.Network(config).apply)
+    scores = np.asarray(apply(state.model.params, batch.neighbours))
     expected = np.mean(np.square(scores[:, 0] - scores[:, 1]))
     first = float(metrics["reward/roughness"])
     assert first == pytest.approx(float(expected), rel=1e-4)

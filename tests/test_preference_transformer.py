@@ -163,11 +163,10 @@ def held_out_loss(params: Any) -> float:
     store, view = to_device(walks(), LENGTH)
     pairs = pairs_of(LABELS)
     segments = sampling.gather_segment_pairs(store, view, pairs.rows[7:], LENGTH)
-    scores = np.asarray(
-        preference_transformer.score(SMALL, init().replace(best_params=params), segments)
-    )
+    score = jax.jit(preference_transformer.score, static_argnums=0)
+    scores = np.asarray(score(SMALL, init().replace(best_params=params), segments))
     margin = scores[:, 1] - scores[:, 0]
-    return float(np.mean(np.log1p(np.exp(margin)) - pairs.labels[7:] * margin))
+    return float(np.mean(np.log1p(np.exp(margin)) - np.asarray(pairs.labels)[7:] * margin))
 
 
 @pytest.mark.parametrize(
@@ -219,10 +218,11 @@ def test_relabelling_reads_each_rows_own_history() -> None:
     rewards = np.asarray(relabel(SMALL, state, store, view, len(data.actions)))
     raw = np.zeros_like(rewards)
     apply = jax.jit(functools.partial(network.apply, method="last_rewards"))
+    observations, actions = np.asarray(store.observations), np.asarray(store.actions)
     for start in data.episode_starts:
         for step in range(30):
             rows = np.arange(max(start, start + step - LENGTH + 1), start + step + 1)
-            window = Windows(store.observations[rows][None], store.actions[rows][None])
+            window = Windows(observations[rows][None], actions[rows][None])
             raw[start + step] = apply(state.best_params, window)[0]
     steps = data.transition_rows()
     low, high = raw[steps].min(), raw[steps].max()

@@ -116,7 +116,8 @@ def hopper_data(id: str, action: float = 1.0) -> Dataset:
 
 def test_with_terminations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     minari_io.save(hopper_data("mine/hopper-v0"), tmp_path)
-    arguments = [*flags("Hopper-v5", "mine/hopper-v0", tmp_path), f"--workdir={tmp_path / 'run'}"]
+    arguments = flags("Hopper-v5", "mine/hopper-v0", tmp_path, "oracle")
+    arguments.append(f"--workdir={tmp_path / 'run'}")
     (entry,) = runner.run(*parse(*arguments), print_told)
     assert np.isfinite(entry.total_return)
     output = capsys.readouterr().out

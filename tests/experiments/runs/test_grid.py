@@ -151,6 +151,7 @@ def test_a_run_of_a_grid_is_bit_equal_to_itself_alone(
     ).read_text()
 
 
+@pytest.mark.slow  # with another algorithm, one that is stopped in its second batch is in CI
 def test_batches_of_runs_change_nothing(
     grid: Path, start: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,8 +172,6 @@ def test_batches_of_runs_change_nothing(
     for run in (0, 5, 6, 12, 15):
         assert_same(found(grid, run), found(tmp_path, run))
     assert compiled == [*["appo_jax.reward_model"] * len(COUNTS), "appo_jax.appo"]
-    with pytest.raises(InputError, match=r"--runs_per_group=5: .* begun with 6, expected the same"):
-        start(tmp_path, *GRID, "--runs_per_group=5", "--num_updates=60")
 
 
 def test_adding_a_seed_changes_no_other_run(
@@ -207,6 +206,8 @@ def test_a_grid_stopped_in_its_second_batch_goes_on(
         for _ in range(2):
             with pytest.raises(signals.Stopped, match="at update 30"):
                 start(tmp_path, *arguments)
+    with pytest.raises(InputError, match=r"--runs_per_group=5: .* begun with 8, expected the same"):
+        start(tmp_path, *CLONING, "--runs_per_group=5", "--chunk_updates=8")
     start(tmp_path, *arguments)
     for run in (0, 7, 8, 15):
         assert_same(found(cloned, run), found(tmp_path, run))
