@@ -62,7 +62,8 @@ def test_relabelling_scores_the_window_that_ends_at_each_row() -> None:
     """The first ones of an episode are short, and means over their own steps."""
     state, data = init(), walks()
     store, view = to_device(data, LENGTH)
-    scores = np.asarray(preference_predictor.relabel(SMALL, state, store, view, len(data.actions)))
+    relabel = jax.jit(preference_predictor.relabel, static_argnums=(0, 4))
+    scores = np.asarray(relabel(SMALL, state, store, view, len(data.actions)))
     apply = jax.jit(preference_predictor.Network(SMALL).apply)
     observations, actions = np.asarray(store.observations), np.asarray(store.actions)
     for start in data.episode_starts:

@@ -17,6 +17,8 @@ from appo_jax.types import InputError, LabelledPairs
 
 SMALL = reward_model.Config(hidden_dim=16, num_epochs=4, batch_size=4)
 jitted_init = jax.jit(reward_model.init, static_argnums=(0, 2, 3, 4))
+jitted_sample = jax.jit(reward_model.sample, static_argnums=0)
+jitted_relabel = jax.jit(reward_model.relabel, static_argnums=(0, 4))
 
 
 def init(num_pairs: int) -> reward_model.TrainState:
@@ -76,12 +78,12 @@ def test_an_epoch_shows_every_pair_once_to_each_member_in_its_own_order() -> Non
     rows = jnp.stack([jnp.arange(num_pairs), jnp.arange(num_pairs) + 20], axis=1)
     pairs = LabelledPairs(rows, jnp.arange(num_pairs) / 10, length=5)
     key = jax.random.key(0)
-    sample = jax.jit(lambda step: reward_model.sample(SMALL, key, step, store, view, pairs))
     epochs: list[list[list[float]]] = []
     for epoch in range(2):
         seen: list[list[float]] = [[], [], []]
         for update in range(3):
-            batch = sample(jnp.int32(3 * epoch + update))
+            step = jnp.int32(3 * epoch + update)
+            batch = jax.device_get(jitted_sample(SMALL, key, step, store, view, pairs))
             assert batch.inputs.shape == (3, 4, 2, 5, 4)
             for member in range(3):
                 shown = batch.weights[member] > 0
@@ -99,16 +101,14 @@ def test_a_batch_holds_the_segments_that_its_labels_belong_to() -> None:
     store, view = to_device(dataset, 5)
     rows = jnp.array([[3, 70], [61 + 55, 0]])  # the second starts the last segment of episode 1
     pairs = LabelledPairs(rows, jnp.array([0.0, 1.0]), length=5)
-    batch = reward_model.sample(SMALL, jax.random.key(0), jnp.int32(0), store, view, pairs)
+    batch = jitted_sample(SMALL, jax.random.key(0), jnp.int32(0), store, view, pairs)
+    steps = np.concatenate([store.observations, store.actions], axis=1)
+    inputs, pairs_of = np.asarray(batch.inputs), np.asarray(batch.labels).astype(int)
     for member in range(3):
         for index in range(2):
-            pair = int(batch.labels[member, index])
             for side in range(2):
-                first = int(rows[pair, side])
-                expected = np.concatenate(
-                    [store.observations[first : first + 5], store.actions[first : first + 5]], 1
-                )
-                np.testing.assert_array_equal(batch.inputs[member, index, side], expected)
+                first = int(rows[pairs_of[member, index], side])
+                np.testing.assert_array_equal(inputs[member, index, side], steps[first : first + 5])
 
 
 def test_filling_has_no_weight() -> None:
@@ -132,7 +132,7 @@ def test_relabelling_fills_zero_to_one_and_leaves_last_rows_alone() -> None:
     state = init(4)
     raw_config = dataclasses.replace(SMALL, scale="raw")
     scaled, raw = (
-        np.asarray(reward_model.relabel(config, state, store, view, len(store.actions)))
+        np.asarray(jitted_relabel(config, state, store, view, len(store.actions)))
         for config in (SMALL, raw_config)
     )
     steps = dataset.transition_rows()
@@ -164,7 +164,7 @@ def test_a_view_scales_over_its_own_transitions_only() -> None:
     store, view = to_device(planted_dataset(3), 5)
     state = init(4)
     view = view.replace(first_transition=jnp.int32(60), num_transitions=jnp.int32(60))
-    rewards = np.asarray(reward_model.relabel(SMALL, state, store, view, len(store.actions)))
+    rewards = np.asarray(jitted_relabel(SMALL, state, store, view, len(store.actions)))
     own = slice(61, 121)  # the second episode: 60 steps behind the first one's 61 rows
     assert (rewards[own].min(), rewards[own].max()) == (0, pytest.approx(1, abs=1e-6))
     assert not rewards[:61].any()
@@ -179,8 +179,7 @@ def test_a_planted_reward_is_recovered_from_labels() -> None:
     store, view = to_device(dataset, 10)
     state = jitted_init(config, jax.random.key(0), 3, 1, 300)
     rows = len(store.actions)
-    relabel = jax.jit(functools.partial(reward_model.relabel, config, num_rows=rows))
-    before = relabel(state, store, view)
+    before = jitted_relabel(config, state, store, view, rows)
     num_updates = reward_model.num_updates(config, 300)
     assert num_updates == 60 * 5
     pairs = labels.to_device(dataset)
@@ -189,7 +188,7 @@ def test_a_planted_reward_is_recovered_from_labels() -> None:
             reward_model, config, num_updates // 2, state, jax.random.key(1), store, view, pairs
         )
     assert state.step == num_updates
-    rewards = relabel(state, store, view)
+    rewards = jitted_relabel(config, state, store, view, rows)
     correct, judged = (metrics[f"reward/train_{name}"] for name in ("correct", "judged"))
     assert judged == 60  # pairs of a batch, over the last 150 updates
     assert correct > 0.95 * judged
@@ -208,7 +207,7 @@ def test_a_score_is_the_sum_of_what_relabelling_gives_the_steps() -> None:
     data = planted_dataset(2)
     store, view = to_device(data, 5)
     state = init(4)
-    rewards = np.asarray(reward_model.relabel(config, state, store, view, len(store.actions)))
+    rewards = np.asarray(jitted_relabel(config, state, store, view, len(store.actions)))
     rows = np.array([[3, 70], [61 + 55, 0]])
     segments = sampling.gather_segment_pairs(store, view, jnp.array(rows), 5)
     expected = rewards[rows[..., None] + np.arange(5)].sum(axis=-1)
@@ -223,7 +222,7 @@ def test_steps_behind_a_segments_end_count_for_nothing() -> None:
     # The last segment ends with the data set: what would be its third step lies in no array.
     lengths = jnp.array([[5, 2], [4, 4]])
     any_length = LabelledPairs(rows=rows, labels=labels, length=5, lengths=lengths)
-    batch = reward_model.sample(SMALL, jax.random.key(0), jnp.int32(0), store, view, any_length)
+    batch = jitted_sample(SMALL, jax.random.key(0), jnp.int32(0), store, view, any_length)
     assert batch.is_step is not None
     first = int(jnp.argmax(batch.labels[0]))
     np.testing.assert_array_equal(batch.is_step[0, first].sum(axis=-1), [5, 2])
@@ -238,7 +237,7 @@ def test_steps_behind_a_segments_end_count_for_nothing() -> None:
 
     def whole(length: int, pair: int) -> np.ndarray:
         one = LabelledPairs(rows=rows[pair : pair + 1], labels=labels[pair:][:1], length=length)
-        alone = reward_model.sample(SMALL, jax.random.key(0), jnp.int32(0), store, view, one)
+        alone = jitted_sample(SMALL, jax.random.key(0), jnp.int32(0), store, view, one)
         return np.asarray(alone.inputs[0, 0])
 
     np.testing.assert_array_equal(batch.inputs[0, first, 0], whole(5, 0)[0])
@@ -251,7 +250,7 @@ def test_a_crop_is_of_one_length_with_a_start_for_each_side() -> None:
     store, view = to_device(data, 5)
     pairs = LabelledPairs(rows=jnp.array([[3, 70], [20, 90]]), labels=jnp.ones(2), length=5)
     config = dataclasses.replace(SMALL, crop=3)
-    sample = jax.jit(functools.partial(reward_model.sample, config))
+    sample = functools.partial(jitted_sample, config)
     seen = set()
     for step in range(40):
         batch = sample(jax.random.key(0), jnp.int32(step), store, view, pairs)
@@ -267,7 +266,7 @@ def test_a_crop_is_of_one_length_with_a_start_for_each_side() -> None:
     # 3 steps begin at 0 to 2, 4 at 0 or 1, 5 at 0: nine, four and one.
     expected = {(n, a, b) for n in (3, 4, 5) for a in range(6 - n) for b in range(6 - n)}
     assert seen == expected
-    whole = reward_model.sample(SMALL, jax.random.key(0), jnp.int32(0), store, view, pairs)
+    whole = jitted_sample(SMALL, jax.random.key(0), jnp.int32(0), store, view, pairs)
     first = sample(jax.random.key(0), jnp.int32(0), store, view, pairs)
     np.testing.assert_array_equal(whole.inputs, first.inputs)  # pairs are drawn as without
     for wrong, message in (
@@ -286,7 +285,7 @@ def test_the_linear_loss_is_that_of_the_config() -> None:
         rows=jnp.array([[3, 70], [20, 90]]), labels=jnp.array([1.0, 0.0]), length=5
     )
     state = init(2)
-    batch = reward_model.sample(config, jax.random.key(0), jnp.int32(0), store, view, pairs)
+    batch = jitted_sample(config, jax.random.key(0), jnp.int32(0), store, view, pairs)
     _, metrics = reward_model.update_step(config, state, batch)
     outputs = jnp.tanh(
         jax.vmap(functools.partial(reward_model.forward, reward_model._network(config)))(

@@ -16,6 +16,8 @@ from appo_jax.data.dataset import Dataset
 from appo_jax.types import InputError, LabelledPairs, Store, View
 
 Make = Callable[..., Dataset]
+jitted_draw_partial = jax.jit(sampling.draw_partial_segments, static_argnums=(3, 4))
+jitted_gather_pairs = jax.jit(sampling.gather_segment_pairs, static_argnums=3)
 
 
 def on_device(dataset: Dataset, segment_length: int) -> tuple[Store, View]:
@@ -36,7 +38,7 @@ def test_gathered_segment_pairs(numbered: Make) -> None:
     dataset = numbered()  # episodes start at rows 0, 4, 6 and 14
     store, view = on_device(dataset, 3)
     rows = jnp.array([[0, 6], [10, 15]])
-    pairs = sampling.gather_segment_pairs(store, view, rows, 3)
+    pairs = jitted_gather_pairs(store, view, rows, 3)
     assert pairs.observations.shape == (2, 2, 4, 2)
     assert pairs.actions.shape == (2, 2, 3, 1)
     steps = np.asarray(rows)[..., None] + np.arange(3)
@@ -84,7 +86,7 @@ def test_segment_pairs_have_the_rewards_of_the_view(numbered: Make) -> None:
     store, view = on_device(numbered(), 2)
     store = store.replace(rewards=jnp.concatenate([store.rewards, -store.rewards]))
     view = view.replace(first_reward=jnp.int32(len(store.actions)))
-    pairs = sampling.gather_segment_pairs(store, view, jnp.array([[6, 8]]), 2)
+    pairs = jitted_gather_pairs(store, view, jnp.array([[6, 8]]), 2)
     np.testing.assert_array_equal(pairs.rewards, [[[-6.5, -7.5], [-8.5, -9.5]]])
 
 
@@ -114,19 +116,22 @@ def test_partial_segments_begin_anywhere_and_end_with_their_episode(numbered: Ma
     dataset = numbered((3, 1, 5))  # rows 0 to 2, 4, and 6 to 10 start transitions
     store, views = datasets.to_device_together([dataset, numbered((2, 4))], 3)
     store = store.replace(observations=jnp.arange(20.0)[:, None])
-    rows, is_step = sampling.draw_partial_segments(jax.random.key(0), store, views[0], (5000, 2), 3)
+    rows, is_step = jitted_draw_partial(jax.random.key(0), store, views[0], (5000, 2), 3)
     assert_uniform(rows, dataset.transition_rows())
     steps_left = {0: 3, 1: 2, 2: 1, 4: 1, 6: 3, 7: 3, 8: 3, 9: 2, 10: 1}
     left = np.vectorize(steps_left.get)(rows)
     np.testing.assert_array_equal(is_step, np.arange(3) < left[..., None])
-    pairs = sampling.gather_segment_pairs(store, views[0], rows, 3, is_step)
-    expected = np.where(is_step, np.asarray(rows)[..., None] + np.arange(3), rows[..., None])
-    np.testing.assert_array_equal(pairs.observations[:, :, 1:, 0], expected + 1)
-    np.testing.assert_array_equal(pairs.observations[:, :, 0, 0], rows)
-    assert pairs.is_step is is_step
+    pairs = jitted_gather_pairs(store, views[0], rows, 3, is_step)
+    rows = np.asarray(rows)
+    expected = np.where(is_step, rows[..., None] + np.arange(3), rows[..., None])
+    observed = np.asarray(pairs.observations)
+    np.testing.assert_array_equal(observed[:, :, 1:, 0], expected + 1)
+    np.testing.assert_array_equal(observed[:, :, 0, 0], rows)
+    np.testing.assert_array_equal(pairs.is_step, is_step)
     # The store's last transitions, behind which there is no row.
-    rows, is_step = sampling.draw_partial_segments(jax.random.key(0), store, views[1], (500,), 3)
-    assert set(zip(np.asarray(rows).tolist(), is_step.sum(-1).tolist(), strict=True)) == {
+    rows, is_step = jitted_draw_partial(jax.random.key(0), store, views[1], (500,), 3)
+    left = np.asarray(is_step).sum(-1)
+    assert set(zip(np.asarray(rows).tolist(), left.tolist(), strict=True)) == {
         *((12, 2), (13, 1), (15, 3), (16, 3), (17, 2), (18, 1))
     }
 
@@ -134,9 +139,10 @@ def test_partial_segments_begin_anywhere_and_end_with_their_episode(numbered: Ma
 def test_partial_segments_at_the_end_of_a_store(numbered: Make) -> None:
     """The last transition, of row 22, comes twice where segments of row 19 ask for it."""
     store, view = on_device(numbered((10, 10, 1)), 5)
-    rows, is_step = sampling.draw_partial_segments(jax.random.key(0), store, view, (500,), 5)
+    rows, is_step = jitted_draw_partial(jax.random.key(0), store, view, (500,), 5)
+    rows = np.asarray(rows)
     left = np.where(rows < 10, 10 - rows, np.where(rows < 21, 21 - rows, 1))
-    assert {19, 20, 22} < set(np.asarray(rows).tolist())
+    assert {19, 20, 22} < set(rows.tolist())
     np.testing.assert_array_equal(is_step, np.arange(5) < left[:, None])
 
 
@@ -147,9 +153,10 @@ def test_only_partial_segments_reach_short_episodes(numbered: Make, learner: Any
     reached = {}
     for partial in (False, True):
         config = dataclasses.replace(config, partial_segments=partial)
-        pairs = learner.sample(config, jax.random.key(0), jnp.int32(0), store, view).segment_pairs
+        sample = jax.jit(learner.sample, static_argnums=0)
+        pairs = sample(config, jax.random.key(0), jnp.int32(0), store, view).segment_pairs
         assert (pairs.is_step is not None) == partial
-        reached[partial] = set(np.unique(pairs.observations[:, :, 0, 0]).astype(int))
+        reached[partial] = set(np.unique(np.asarray(pairs.observations)[:, :, 0, 0]).astype(int))
     assert reached == {False: {0, 1}, True: {0, 1, 2, 3, 5, 6}}
 
 
@@ -179,7 +186,7 @@ def test_a_view_of_a_shared_store_draws_its_own_rows(numbered: Make) -> None:
     view = jax.tree.map(lambda leaf: leaf[1], views)
     observed = sampling.gather_transitions(store, view, transitions[1]).observations[:, 0]
     np.testing.assert_array_equal(observed, transitions[1])
-    pairs = sampling.gather_segment_pairs(
+    pairs = jitted_gather_pairs(
         store.replace(rewards=jnp.arange(100.0)),
         jax.tree.map(lambda leaf: leaf[1], views).replace(first_reward=jnp.int32(50)),
         jnp.array([[rows, rows + 8]]),

@@ -248,19 +248,20 @@ TINY_TRANSFORMER = (
 
 
 @pytest.mark.slow  # the same as of an ensemble, with another program
+@pytest.mark.timeout(900)
 def test_a_killed_fit_of_a_transformer_goes_on_to_the_same_bits(
     data_dir: Path, tmp_path: Path
 ) -> None:
     flags = (*TINY_TRANSFORMER, "--algorithm=pt", f"--data_dir={data_dir}")
     flags += ("--reward_num_epochs=300",)
     whole = Command(tmp_path, *flags, "--workdir=whole")
-    assert whole.finish()[0] == 0
+    assert whole.finish(300)[0] == 0
     first = Command(tmp_path, *flags, "--workdir=run", "--chunk_updates=4")
     first.wait_for("reward model (40 labels): 152 of 300 updates")
     first.signal(signal.SIGKILL, whole_session=False)
     assert first.finish(60)[0] == -signal.SIGKILL
     assert checkpoint.updates(tmp_path / "run" / "checkpoints" / "reward-40")[-1] < 300
-    status, lines, stderr = Command(tmp_path, *flags, "--workdir=run").finish()
+    status, lines, stderr = Command(tmp_path, *flags, "--workdir=run").finish(300)
     assert (status, stderr) == (0, "")
     assert result(tmp_path / "run")[0] == result(tmp_path / "whole")[0]
     folders = [tmp_path / run / "checkpoints" / "reward-40" for run in ("run", "whole")]
