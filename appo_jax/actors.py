@@ -1,7 +1,16 @@
-"""Distributions of actions over what an actor network gives: one place for all learners."""
+"""Actions, and their distributions, of what an actor network gives: one place for all learners."""
 
 import jax
 import jax.numpy as jnp
+
+from appo_jax.networks import MLP, Params, forward
+
+
+def deterministic_actions(
+    network: MLP, params: Params, observations: jax.Array, dropout_key: jax.Array | None = None
+) -> jax.Array:
+    """The tanh of what the network gives: `[..., observation_dim]` to `[..., action_dim]`."""
+    return jnp.tanh(forward(network, params, observations, dropout_key))
 
 
 def squashed_gaussian(

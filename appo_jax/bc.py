@@ -18,8 +18,9 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from appo_jax.actors import deterministic_actions
 from appo_jax.data import sampling
-from appo_jax.networks import MLP, Params, forward
+from appo_jax.networks import MLP, Params
 from appo_jax.settings import MAX_LAYERS, MAX_ROWS, MAX_UNITS, Settings, SweptSettings, setting
 from appo_jax.trainable import Trainable
 from appo_jax.types import Metrics, Store, Transitions, View
@@ -76,12 +77,16 @@ def init(
 
 
 def sample(config: Config, key: jax.Array, step: jax.Array, store: Store, view: View) -> Batch:
-    """The data of update `step`, uniform with replacement: over transitions, or pairs and steps."""
+    """The data of update `step`, uniform with replacement: over transitions, or pairs and steps.
+
+    Raises InputError for longer preferred segments than the store's.
+    """
     pair_key, step_key = jax.random.split(jax.random.fold_in(key, step))
     if config.data == "all":
         rows = sampling.draw_transition_rows(pair_key, store, view, config.batch_size)
         weights = jnp.ones(config.batch_size)
     else:
+        sampling.check_segment_length(store, config.segment_length)
         pairs, labels = sampling.draw_labelled_pairs(pair_key, store, view, config.batch_size)
         preferred = jnp.where(labels > 0.5, pairs[:, 1], pairs[:, 0])
         steps = jax.random.randint(step_key, (config.batch_size,), 0, config.segment_length)
@@ -130,7 +135,7 @@ def cloning_loss(policy_actions: jax.Array, actions: jax.Array, weights: jax.Arr
 
 def _actions(config: Config, params: Params, observations: jax.Array) -> jax.Array:
     action_dim = params["params"]["output"]["bias"].shape[-1]
-    return jnp.tanh(forward(_network(config, action_dim), params, observations))
+    return deterministic_actions(_network(config, action_dim), params, observations)
 
 
 def _network(config: Config, output_dim: int) -> MLP:

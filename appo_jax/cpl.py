@@ -26,8 +26,9 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from appo_jax.actors import deterministic_actions
 from appo_jax.data import sampling
-from appo_jax.networks import MLP, Params, forward
+from appo_jax.networks import MLP, Params
 from appo_jax.settings import MAX_LAYERS, MAX_ROWS, MAX_UNITS, Settings, SweptSettings, setting
 from appo_jax.trainable import Trainable
 from appo_jax.types import Metrics, SegmentPairs, Store, View
@@ -197,7 +198,7 @@ def _actions(
     config: Config, params: Params, observations: jax.Array, dropout_key: jax.Array | None
 ) -> jax.Array:
     action_dim = params["params"]["output"]["bias"].shape[-1]
-    return jnp.tanh(forward(_network(config, action_dim), params, observations, dropout_key))
+    return deterministic_actions(_network(config, action_dim), params, observations, dropout_key)
 
 
 def _network(config: Config, output_dim: int) -> MLP:

@@ -21,8 +21,9 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from appo_jax.actors import deterministic_actions
 from appo_jax.data import sampling
-from appo_jax.networks import MLP, Params, forward
+from appo_jax.networks import MLP, Params
 from appo_jax.settings import MAX_LAYERS, MAX_ROWS, MAX_UNITS, Settings, SweptSettings, setting
 from appo_jax.trainable import Trainable
 from appo_jax.types import Metrics, Store, View
@@ -80,7 +81,11 @@ def init(
 
 
 def sample(config: Config, key: jax.Array, step: jax.Array, store: Store, view: View) -> Batch:
-    """The windows of update `step`, uniform with replacement."""
+    """The windows of update `step`, uniform with replacement.
+
+    Raises InputError for longer windows than the store's segments.
+    """
+    sampling.check_segment_length(store, config.segment_length)
     key = jax.random.fold_in(key, step)
     rows = sampling.draw_segment_rows(key, store, view, (config.batch_size,))
     steps = rows[:, None] + jnp.arange(config.segment_length)
@@ -156,7 +161,7 @@ def pair_loss(
 
 def _predict(config: Config, params: Params, observations: jax.Array) -> jax.Array:
     action_dim = params["params"]["output"]["bias"].shape[-1]
-    return jnp.tanh(forward(_network(config, action_dim), params, observations))
+    return deterministic_actions(_network(config, action_dim), params, observations)
 
 
 def _network(config: Config, action_dim: int) -> MLP:

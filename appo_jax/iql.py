@@ -30,7 +30,7 @@ import optax
 from flax import struct
 
 from appo_jax import losses
-from appo_jax.actors import gaussian_log_prob
+from appo_jax.actors import deterministic_actions, gaussian_log_prob
 from appo_jax.data import sampling
 from appo_jax.networks import MLP, Params, forward, forward_ensemble, state_action
 from appo_jax.settings import MAX_LAYERS, MAX_ROWS, MAX_UNITS, Settings, SweptSettings, setting
@@ -287,7 +287,7 @@ def _update_actor(
 
 def _mean(config: Config, params: Params, observations: jax.Array) -> jax.Array:
     network = _network(config, params["log_std"].shape[-1])
-    return jnp.tanh(forward(network, params["mean"], observations))
+    return deterministic_actions(network, params["mean"], observations)
 
 
 def _actor_optimiser(config: Config) -> optax.GradientTransformation:

@@ -1,7 +1,7 @@
 """The loop, written once for every learner: over updates, and over one more axis for many runs.
 
 Every array of a state, a view or a set of labelled pairs has a leading `runs` axis here; the store
-has none, all runs share it. `batch_runs` says how the axis is worked off: "vmap" trains the runs
+has none, all runs share it. `runs_axis` says how the axis is worked off: "vmap" trains the runs
 together, which fills an accelerator; "map" trains them one after another inside the same program,
 which keeps each run bit-equal to itself alone.
 """
@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from appo_jax.data import sampling
 from appo_jax.types import InputError, LabelledPairs, Metrics, SegmentPairs, Store, View
 
-BatchRuns = Literal["map", "vmap"]
+RunsAxis = Literal["map", "vmap"]
 RUNS = "runs"  # the mesh axis
 _JAX: dict[str, Any] = {
     "jax_enable_x64": False,
@@ -114,11 +114,11 @@ def check_jax() -> None:
             )
 
 
-def choose_batch_runs(wanted: str = "auto") -> BatchRuns:
+def choose_runs_axis(wanted: str = "auto") -> RunsAxis:
     """What is wanted; for "auto" `map` on a CPU, where `vmap` gains nothing, else `vmap`."""
     if wanted == "auto":
         return "map" if jax.default_backend() == "cpu" else "vmap"
-    return cast(BatchRuns, wanted)
+    return cast(RunsAxis, wanted)
 
 
 def runs_mesh() -> Mesh | None:
@@ -159,9 +159,9 @@ def take_runs(states: Any, numbers: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf[numbers], states)
 
 
-def over_runs(function: Callable[..., Any], batch_runs: BatchRuns) -> Callable[..., Any]:
+def over_runs(function: Callable[..., Any], runs_axis: RunsAxis) -> Callable[..., Any]:
     """`function` of one run, made one of all runs, by arguments with a leading axis."""
-    if batch_runs == "vmap":
+    if runs_axis == "vmap":
         return jax.vmap(function)
     return lambda *arguments: jax.lax.map(lambda one: function(*one), arguments)
 
@@ -212,7 +212,7 @@ def fit(
 
 @functools.partial(
     jax.jit,
-    static_argnames=("learner", "config", "batch_runs", "mesh"),
+    static_argnames=("learner", "config", "runs_axis", "mesh"),
     donate_argnames="states",
 )
 def train_chunk(
@@ -223,7 +223,7 @@ def train_chunk(
     keys: jax.Array,
     store: Store,
     data: tuple[Any, ...],
-    batch_runs: BatchRuns = "map",
+    runs_axis: RunsAxis = "map",
     mesh: Mesh | None = None,
 ) -> tuple[Any, Metrics, jax.Array]:
     """`num_updates` updates of every run; `states` are donated. Any number is the same program.
@@ -260,7 +260,7 @@ def train_chunk(
         return state, metrics, broken
 
     def all_runs(length: jax.Array, store: Store, *of_runs: Any) -> tuple[Any, Metrics, jax.Array]:
-        return over_runs(functools.partial(one_run, length, store), batch_runs)(*of_runs)
+        return over_runs(functools.partial(one_run, length, store), runs_axis)(*of_runs)
 
     if mesh is not None:
         over = PartitionSpec(RUNS)
@@ -293,7 +293,7 @@ def _first_not_finite(tree: Any) -> jax.Array:
     return jnp.where(jnp.any(found), places[jnp.argmax(found)], -1)
 
 
-@functools.partial(jax.jit, static_argnames=("learner", "config", "num_rows", "batch_runs"))
+@functools.partial(jax.jit, static_argnames=("learner", "config", "num_rows", "runs_axis"))
 def relabel(
     learner: RewardLearner,
     config: Any,
@@ -301,14 +301,14 @@ def relabel(
     store: Store,
     views: View,
     num_rows: int,
-    batch_runs: BatchRuns = "map",
+    runs_axis: RunsAxis = "map",
 ) -> jax.Array:
     """The learned rewards of runs on data sets of `num_rows` rows, `[runs, num_rows]`."""
 
     def one_run(state: Any, view: View) -> jax.Array:
         return learner.relabel(config, state, store, view, num_rows)
 
-    return over_runs(one_run, batch_runs)(states, views)
+    return over_runs(one_run, runs_axis)(states, views)
 
 
 @functools.partial(jax.jit, static_argnames=("learner", "config"))

@@ -25,6 +25,13 @@ _WORKER_ENVIRONMENT = {
 }
 
 
+def available_cores() -> int:
+    """Cores that this process may use; fewer than the machine's under taskset or in a container."""
+    if hasattr(os, "sched_getaffinity"):  # Linux alone has it
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 @contextlib.contextmanager
 def environment(**variables: str) -> Iterator[None]:
     """Set environment variables for the duration of a block."""

@@ -13,6 +13,6 @@ sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
 sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 # Under `python -m experiments...`, while the modules are imported: Ctrl-C ends the process without
-# a traceback. `cli.parse_flags` gives Python's own handler back.
+# a traceback. `cli.run` gives Python's own handler back.
 if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)

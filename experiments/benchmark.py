@@ -18,11 +18,12 @@ from typing import Any
 import jax
 from absl import flags
 
+from appo_jax import workers
 from appo_jax.data import atomic
 from appo_jax.types import InputError
-from experiments.benchmarks.figures import PRESETS, Row, saturation
+from experiments.benchmarks.figures import BESIDE_PYTORCH, PRESETS, Row, saturation
 from experiments.runs.compiled import cpuinfo
-from experiments.terminal.cli import available_cores, output_file, run
+from experiments.terminal.cli import output_file, run
 from experiments.terminal.flags import define
 
 # Of other processes, in the last minute. PyTorch's threads spin while they wait for each other, so
@@ -40,7 +41,7 @@ def machine() -> Row:
             versions[package] = importlib.metadata.version(package)
     return {
         "cpu": cpuinfo("model name") or platform.processor() or "unknown",
-        "cores": available_cores(),
+        "cores": workers.available_cores(),
         "device": jax.devices()[0].device_kind,
         "load_average": os.getloadavg()[0],
         "versions": versions,
@@ -119,7 +120,7 @@ def main(values: flags.FlagValues) -> None:
             f"{full['runs_that_fill_the_device']} runs fill the device; the paper's 80 runs take "
             f"{full['hours_for_the_papers_80_runs']:.1f} h at the best rate"
         )
-    if {"update", "iql"} & set(names) and "torch" not in found["versions"]:
+    if BESIDE_PYTORCH & set(names) and "torch" not in found["versions"]:
         print(NO_TORCH)
 
 

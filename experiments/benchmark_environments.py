@@ -10,11 +10,12 @@ from typing import Any
 
 from absl import flags
 
+from appo_jax import workers
 from appo_jax.collect import scripted
 from appo_jax.envs import meta_world
 from appo_jax.types import InputError
 from experiments.benchmarks.environment_rates import Rates, measure_rates
-from experiments.terminal.cli import available_cores, naming, run
+from experiments.terminal.cli import naming, run
 
 
 def table(rates: Sequence[Rates]) -> str:
@@ -37,7 +38,7 @@ def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
     group: dict[str, Any] = {"flag_values": values, "module_name": "benchmark_environments"}
     flags.DEFINE_string("task", None, "Meta-World task, e.g. sweep", **group)
     flags.DEFINE_integer(
-        "num_workers", available_cores(), "processes, at least 1", lower_bound=1, **group
+        "num_workers", workers.available_cores(), "processes, at least 1", lower_bound=1, **group
     )
     flags.DEFINE_integer("size", 12_000, "transitions of a round, a multiple of 500", **group)
     flags.DEFINE_integer("rounds", 3, "rounds, at least 1", lower_bound=1, **group)

@@ -13,6 +13,7 @@ from typing import Any
 
 from absl import flags
 
+from appo_jax import workers
 from appo_jax.collect import replay_collection, sac, scripted
 from appo_jax.collect.replay_collection import Recipe
 from appo_jax.data import minari_io
@@ -22,7 +23,7 @@ from appo_jax.types import InputError
 from experiments.collecting import sac_collection, scripted_collection
 from experiments.collecting.summary import summary
 from experiments.runs.events import Counter
-from experiments.terminal.cli import available_cores, naming, run
+from experiments.terminal.cli import naming, run
 from experiments.terminal.flags import define, with_flag
 from experiments.terminal.progress import Terminal
 
@@ -69,7 +70,7 @@ def expert_from_flags(values: flags.FlagValues) -> tuple[str, int]:
     with naming("size"):
         scripted.check_size(size)
     if values.seed < 0:
-        raise InputError(f"--seed: {values.seed}, expected 0 or more")
+        raise InputError(f"--seed={values.seed}: expected 0 or more")
     return name, size
 
 
@@ -79,9 +80,9 @@ def replay_from_flags(values: flags.FlagValues) -> Recipe:
     name = _env_name(values)
     rate = values.updates_per_step
     if rate is not None and not 0 < rate < math.inf:
-        raise InputError(f"--updates_per_step: {rate}, expected a number above 0")
+        raise InputError(f"--updates_per_step={rate}: expected a number above 0")
     if not 0 <= values.seed < 2**31:
-        raise InputError(f"--seed: {values.seed}, expected a number from 0 to {2**31 - 1}")
+        raise InputError(f"--seed={values.seed}: expected a number from 0 to {2**31 - 1}")
     agents = values.num_seeds or Recipe.num_agents
     size = _size(values, name)
     with naming("size"):
@@ -150,7 +151,7 @@ def _medium_expert(values: flags.FlagValues) -> tuple[Dataset, bool]:
         return found, False
     _print_name(values.task, task)
     recipe, place = values.dataset, values.data_dir
-    num_workers = values.num_workers or available_cores()
+    num_workers = values.num_workers or workers.available_cores()
     with _counter(f"{task} {recipe}") as bar:
         dataset = scripted_collection.collect_and_save(
             task, recipe, size, values.seed, place, num_workers, bar

@@ -5,7 +5,7 @@ the very numbers that training wrote down at that update. Of a grid all runs are
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from appo_jax import evaluation, policy, workers
 from appo_jax.settings import MAX_INT, MAX_ROWS, Settings, setting
 from appo_jax.types import InputError
 from experiments.runs import files
-from experiments.runs.experiment import named_settings, shown
+from experiments.runs.experiment import differing, label, named_settings
 from experiments.terminal import cli
 from experiments.terminal.flags import define, define_settings, given
 
@@ -43,13 +43,9 @@ def define_flags(values: flags.FlagValues, argv: Sequence[str]) -> None:
 
 
 def evaluate(
-    path: Path, runs: Sequence[int], options: Options
+    found: Sequence[policy.Saved], options: Options
 ) -> Iterator[tuple[policy.Saved, evaluation.Episodes]]:
-    """What the checkpoint holds of each run, and its episodes.
-
-    Raises InputError for a checkpoint that can't be used.
-    """
-    found = policy.load_all(path, runs)
+    """The episodes of each policy, beside what its checkpoint holds."""
     with workers.pool(options.num_workers) as pool:
         try:
             pending = [
@@ -101,10 +97,17 @@ def result(
     }
 
 
-def lines(found: Mapping[str, Any], swept: Iterable[str], is_grid: bool) -> list[str]:
-    """A run's result, for a person."""
+def telling(found: Sequence[policy.Saved]) -> list[str]:
+    """The names of the settings that a result is shown with: swept ones, and what differs."""
+    differ = differing([named_settings(saved.config) for saved in found])
+    names = dict.fromkeys([*found[0].config["swept"], *differ])
+    return [name for name in names if name not in ("algorithm", "env_name", "seed")]
+
+
+def lines(found: Mapping[str, Any], names: Sequence[str], is_grid: bool) -> list[str]:
+    """A run's result with its settings of these names, for a person."""
     settings = found["settings"]
-    numbers = ", ".join(f"{name} {shown(settings[name])}" for name in swept)
+    numbers = label(settings, names)
     of_run = f"run {found['run']}: " if is_grid else ""
     shown_lines = [
         f"{of_run}{settings['algorithm']} on {settings['env_name']}, {numbers}, seed "
@@ -132,13 +135,14 @@ def main(values: flags.FlagValues) -> None:
     if values.checkpoint is None:
         raise InputError("--checkpoint is missing, expected a run's folder or a checkpoint")
     output = cli.output_file(values.output)
-    own = {"num_workers": cli.available_cores(), **given(values, Options)}
+    own = {"num_workers": workers.available_cores(), **given(values, Options)}
     options, path = Options(**own), Path(values.checkpoint)
     runs = policy.runs(path) if options.run is None else [options.run]
-    results = []
-    for run, (saved, episodes) in zip(runs, evaluate(path, runs, options), strict=True):
+    found, results = policy.load_all(path, runs), []
+    names = telling(found)
+    for run, (saved, episodes) in zip(runs, evaluate(found, options), strict=True):
         results.append(result(run, saved, episodes, options.seed))
-        print("\n".join(lines(results[-1], saved.config["swept"], len(runs) > 1)))
+        print("\n".join(lines(results[-1], names, len(runs) > 1)))
         if output:
             files.write_json(output, {"checkpoint": str(path), "runs": results})
 

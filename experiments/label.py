@@ -16,6 +16,7 @@ from pathlib import Path
 
 from absl import flags
 
+from appo_jax import workers
 from appo_jax.data import checks, minari_io
 from appo_jax.data.dataset import Dataset
 from appo_jax.envs import environment, meta_world, origin
@@ -122,7 +123,7 @@ def obtain(values: flags.FlagValues, source: Source) -> tuple[Dataset, str | Non
         )
     name = environment.canonical_name(asked, flag)
     spec = sources.resolve(values.dataset, name, source.dataset_size, source.data_seed, data_dir)
-    execution = Execution(workdir=Path(), data_dir=data_dir, num_workers=cli.available_cores())
+    execution = Execution(workdir=Path(), data_dir=data_dir, num_workers=workers.available_cores())
     dataset = sources.SOURCES[spec.source].load(spec, name, execution, _tell)
     made_in = origin.environment_of(dataset)
     if made_in is not None and origin.is_other(made_in, name):

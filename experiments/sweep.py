@@ -12,6 +12,7 @@ from typing import Any
 import jax
 from absl import flags
 
+from appo_jax import workers
 from appo_jax.types import InputError
 from experiments import train
 from experiments.reporting import report
@@ -52,8 +53,8 @@ def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
     define(values, "launcher", str, where, elsewhere, "local")
     define_settings(values, Resources, elsewhere)
     group = "Execution (changes no number)"
-    workers = f"{cli.ALL_CORES}; --grid_cpus where a launcher gives grids away"
-    define_settings(values, Execution, group, defaults={"num_workers": workers})
+    cores = f"{cli.ALL_CORES}; --grid_cpus where a launcher gives grids away"
+    define_settings(values, Execution, group, defaults={"num_workers": cores})
     cache = "keep compiled programs in the user's cache folder (default: true)"
     define(values, "compilation_cache", bool, cache, group, True)
 
@@ -102,7 +103,7 @@ def read_runs(
 
 def machine() -> tuple[int, bool]:
     """The cores of this machine, and whether runs train on them."""
-    return cli.available_cores(), jax.default_backend() == "cpu"
+    return workers.available_cores(), jax.default_backend() == "cpu"
 
 
 def _launcher(

@@ -13,7 +13,7 @@ from typing import Any
 
 from absl import flags
 
-from appo_jax import registry, settings
+from appo_jax import registry, settings, workers
 from appo_jax.data import minari_io
 from appo_jax.data.preferences import count_labels
 from appo_jax.envs import environment
@@ -242,7 +242,7 @@ def _env_names(values: flags.FlagValues) -> list[str]:
 
 
 def _execution(values: flags.FlagValues) -> Execution:
-    own = {"num_workers": cli.available_cores(), **given(values, Execution)}
+    own = {"num_workers": workers.available_cores(), **given(values, Execution)}
     return Execution(
         workdir=Path(values.workdir or "."),
         data_dir=minari_io.root(values.data_dir),

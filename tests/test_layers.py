@@ -34,8 +34,7 @@ def test_engines_know_no_command_and_no_terminal() -> None:
             found = imports(path)
             assert not found & COMMANDS, path
             if folder.name != "terminal":
-                terminal = any(name.startswith("experiments.terminal") for name in found)
-                assert not terminal or folder.name == "benchmarks", path
+                assert not any(name.startswith("experiments.terminal") for name in found), path
                 assert not {name.split(".")[0] for name in found} & {"absl", "tqdm"}, path
 
 

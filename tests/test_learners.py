@@ -167,22 +167,22 @@ def stack_data(name: str, runs: int) -> Any:
 
 
 def chunk(
-    name: str, states: Any, keys: jax.Array, data: Any, num_updates: int, batch_runs: Any
+    name: str, states: Any, keys: jax.Array, data: Any, num_updates: int, runs_axis: Any
 ) -> Any:
     config = small_config(LEARNERS[name])
     return training.train_chunk(
-        LEARNERS[name], config, num_updates, states, keys, make_store(), data, batch_runs
+        LEARNERS[name], config, num_updates, states, keys, make_store(), data, runs_axis
     )
 
 
 @functools.cache
 def trained(
-    name: str, runs: int = 1, num_updates: int = 2, chunks: int = 1, batch_runs: str = "map"
+    name: str, runs: int = 1, num_updates: int = 2, chunks: int = 1, runs_axis: str = "map"
 ) -> Any:
     """States and the last metrics, on the host."""
     states, keys, data = start(name, runs)
     for _ in range(chunks):
-        states, metrics, broken = chunk(name, states, keys, data, num_updates, batch_runs)
+        states, metrics, broken = chunk(name, states, keys, data, num_updates, runs_axis)
         assert broken.tolist() == [-1] * runs
     return on_host(states), on_host(metrics)
 
@@ -403,22 +403,22 @@ def test_the_same_with_all_optimisations(name: str) -> None:
 
 @for_each_small_learner
 def test_vmap_agrees(name: str) -> None:
-    assert_close(trained(name, RUNS, batch_runs="vmap"), trained(name, RUNS))
+    assert_close(trained(name, RUNS, runs_axis="vmap"), trained(name, RUNS))
 
 
 # The other way of a large learner is as long to compile, and the check is no learner's own.
 @pytest.mark.parametrize(
-    ("name", "batch_runs"),
+    ("name", "runs_axis"),
     [
         pytest.param(name, way, marks=[pytest.mark.slow] * (way == "vmap" and name in LARGE))
         for name in LEARNERS
         for way in ("map", "vmap")
     ],
 )
-def test_a_run_that_goes_wrong_keeps_its_last_good_state(name: str, batch_runs: Any) -> None:
-    good, _ = trained(name, RUNS, batch_runs=batch_runs)
+def test_a_run_that_goes_wrong_keeps_its_last_good_state(name: str, runs_axis: Any) -> None:
+    good, _ = trained(name, RUNS, runs_axis=runs_axis)
     states, keys, data = start(name, RUNS)
-    states, _, _ = chunk(name, states, keys, data, 2, batch_runs)
+    states, _, _ = chunk(name, states, keys, data, 2, runs_axis)
     leaves, tree = jax.tree.flatten(states)
     places = [at for at, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     assert len(places) > 10
@@ -428,7 +428,7 @@ def test_a_run_that_goes_wrong_keeps_its_last_good_state(name: str, batch_runs: 
         wrong[place] = wrong[place].at[(1, *[0] * (wrong[place].ndim - 1))].set(jnp.nan)
         before = on_host(jax.tree.unflatten(tree, wrong))
         after, metrics, broken = chunk(
-            name, jax.tree.unflatten(tree, wrong), keys, data, 2, batch_runs
+            name, jax.tree.unflatten(tree, wrong), keys, data, 2, runs_axis
         )
         assert broken[0] == -1
         leaf_name = training.leaf_names(metrics, after)[broken[1]]
@@ -439,7 +439,7 @@ def test_a_run_that_goes_wrong_keeps_its_last_good_state(name: str, batch_runs: 
         twice = twice or one_row(on_host(after), 0)
         chex.assert_trees_all_equal(one_row(on_host(after), 0), twice)
     chex.assert_trees_all_equal(one_row(before, 0), one_row(good, 0))
-    if batch_runs == "map":
+    if runs_axis == "map":
         chex.assert_trees_all_equal(twice, one_row(trained(name, chunks=2)[0], 0))
 
 
@@ -498,10 +498,10 @@ def test_rewards_are_the_runs_own(name: str) -> None:
     store = make_store()
     rows = [(one_state(name, run), make_view(run)) for run in range(RUNS)]
     found = {}
-    for runs, batch_runs in ((RUNS, "map"), (1, "map"), (RUNS, "vmap")):
+    for runs, runs_axis in ((RUNS, "map"), (1, "map"), (RUNS, "vmap")):
         states, views = training.stack_runs(rows[:runs])
-        rewards = training.relabel(learner, config, states, store, views, ROWS, batch_runs)
-        found[runs, batch_runs] = np.asarray(rewards)
+        rewards = training.relabel(learner, config, states, store, views, ROWS, runs_axis)
+        found[runs, runs_axis] = np.asarray(rewards)
     together = found[RUNS, "map"]
     assert together.shape == (RUNS, ROWS)
     np.testing.assert_array_equal(together[:1], found[1, "map"])
@@ -567,13 +567,13 @@ def custom_calls(text: str) -> set[str]:
     return found | set(re.findall(r'call_target_name\s*=\s*"(\w+)"', text))
 
 
-@pytest.mark.parametrize("batch_runs", ["vmap", pytest.param("map", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("runs_axis", ["vmap", pytest.param("map", marks=pytest.mark.slow)])
 @for_each_learner
-def test_training_lowers_for_other_devices(name: str, batch_runs: Any) -> None:
+def test_training_lowers_for_other_devices(name: str, runs_axis: Any) -> None:
     states, keys, data = start(name, RUNS)
     config = small_config(LEARNERS[name])
     traced = training.train_chunk.trace(
-        LEARNERS[name], config, 2, states, keys, make_store(), data, batch_runs
+        LEARNERS[name], config, 2, states, keys, make_store(), data, runs_axis
     )
     for platform in PLATFORMS:
         text = traced.lower(lowering_platforms=(platform,)).as_text()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -216,6 +217,15 @@ def test_every_run_of_a_grid_is_evaluated(
         evaluated(f"--output={output}")
 
 
+def test_results_are_shown_with_the_settings_that_differ() -> None:
+    both: list[Any] = [
+        SimpleNamespace(config={"swept": {"lam": 0.1}, "seed": run, "num_feedback": 500 + run})
+        for run in range(2)
+    ]
+    assert evaluate.telling(both) == ["lam", "num_feedback"]
+    assert evaluate.telling(both[:1]) == ["lam"]
+
+
 @pytest.mark.parametrize("stops", [False, True])
 def test_episodes_end_at_their_first_success_where_they_did_in_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops: bool
@@ -223,7 +233,9 @@ def test_episodes_end_at_their_first_success_where_they_did_in_training(
     run = {"env_name": odd.name(odd.OtherSuccess), "eval_stop_at_success": stops}
     monkeypatch.setattr(workers, "pool", InTurn)
     save(tmp_path / "checkpoints" / "policy", 10, 1, (3, 1), run)
-    ((_, episodes),) = evaluate.evaluate(tmp_path, [0], evaluate.Options(episodes=2))
+    ((_, episodes),) = evaluate.evaluate(
+        policy.load_all(tmp_path, [0]), evaluate.Options(episodes=2)
+    )
     assert episodes.succeeded.all()  # in the second of four steps
     assert episodes.succeeded_at_end.tolist() == [stops, stops]
 

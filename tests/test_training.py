@@ -117,9 +117,9 @@ def test_a_learner_without_a_horizon_can_always_be_extended() -> None:
 
 def test_runs_are_worked_off_as_the_device_likes() -> None:
     on_cpu = jax.default_backend() == "cpu"
-    assert training.choose_batch_runs() == ("map" if on_cpu else "vmap")
-    assert training.choose_batch_runs("vmap") == "vmap"
-    assert training.choose_batch_runs("map") == "map"
+    assert training.choose_runs_axis() == ("map" if on_cpu else "vmap")
+    assert training.choose_runs_axis("vmap") == "vmap"
+    assert training.choose_runs_axis("map") == "map"
 
 
 def test_a_whole_fit_is_as_many_updates_as_the_epochs_have() -> None:

@@ -109,7 +109,7 @@ class Collection:
             [init(recipe.config, _key(seed, _Draw.NETWORKS), *dims) for seed in self._seeds]
         )
         self._keys = training.stack_runs([_key(seed, _Draw.EXPLORATION) for seed in self._seeds])
-        self._batch_runs = training.choose_batch_runs("auto")
+        self._runs_axis = training.choose_runs_axis("auto")
         self.replay = Replay(recipe.num_agents, recipe.num_steps, *dims)
         self._chunks: list[int] = []
         self._restore()
@@ -248,7 +248,7 @@ class Collection:
             self._keys,
             self.step,
             self._observations,
-            self._batch_runs,
+            self._runs_axis,
         )
         return np.asarray(actions)
 
@@ -265,7 +265,7 @@ class Collection:
             self.recipe.config,
             self._states,
             jax.tree.map(lambda *leaves: np.stack(leaves), *batches),
-            self._batch_runs,
+            self._runs_axis,
         )
         self._updates += 1
 
@@ -384,26 +384,26 @@ def _key(agent_seed: int, draw: _Draw) -> jax.Array:
     return jax.random.fold_in(key(agent_seed), draw)
 
 
-@functools.partial(jax.jit, static_argnames=("config", "batch_runs"))
+@functools.partial(jax.jit, static_argnames=("config", "runs_axis"))
 def _explore(
     config: sac.Config,
     states: sac.TrainState,
     keys: jax.Array,
     step: jax.Array | int,
     observations: jax.Array | np.ndarray,
-    batch_runs: training.BatchRuns,
+    runs_axis: training.RunsAxis,
 ) -> jax.Array:
     def one_agent(state: sac.TrainState, key: jax.Array, observation: jax.Array) -> jax.Array:
         return sac.explore(config, state, jax.random.fold_in(key, step), observation)
 
-    return training.over_runs(one_agent, batch_runs)(states, keys, observations)
+    return training.over_runs(one_agent, runs_axis)(states, keys, observations)
 
 
-@functools.partial(jax.jit, static_argnames=("config", "batch_runs"), donate_argnames="states")
+@functools.partial(jax.jit, static_argnames=("config", "runs_axis"), donate_argnames="states")
 def _update(
-    config: sac.Config, states: sac.TrainState, batches: Transitions, batch_runs: training.BatchRuns
+    config: sac.Config, states: sac.TrainState, batches: Transitions, runs_axis: training.RunsAxis
 ) -> tuple[sac.TrainState, Metrics]:
     def one_agent(state: sac.TrainState, batch: Transitions) -> tuple[sac.TrainState, Metrics]:
         return sac.update_step(config, state, batch)
 
-    return training.over_runs(one_agent, batch_runs)(states, batches)
+    return training.over_runs(one_agent, runs_axis)(states, batches)

@@ -239,7 +239,7 @@ class Dataset:
 def from_episodes(
     episodes: Iterable[Episode], id: str, metadata: Mapping[str, Any] | None = None
 ) -> Dataset:
-    """Lay episodes back to back: the door for arrays of every source.
+    """Check episodes of any source and lay them back to back.
 
     Numbers of any real dtype are cast to float32; rewards and flags may also be `[T, 1]`.
     Raises InputError, naming episode, array and place, for an empty list, an episode without steps,

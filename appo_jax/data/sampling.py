@@ -125,6 +125,19 @@ def gather_labelled_pairs(store: Store, view: View, pairs: LabelledPairs) -> Seg
     return gather_segment_pairs(store, view, pairs.rows, pairs.length, is_step)
 
 
+def check_segment_length(store: Store, length: int) -> None:
+    """Refuse segments that are longer than the store's.
+
+    Raises InputError: the store's rows start segments of its own length, and longer ones would run
+    into the next episode.
+    """
+    if length > store.segment_length:
+        raise InputError(
+            f"segments of {length} steps asked of a store whose segments have "
+            f"{store.segment_length}, expected no more: the segment_length that to_device got"
+        )
+
+
 def gather_segment_pairs(
     store: Store, view: View, rows: jax.Array, length: int, is_step: jax.Array | None = None
 ) -> SegmentPairs:
@@ -132,14 +145,9 @@ def gather_segment_pairs(
 
     is_step: which steps there are, where a segment may be cut; what stands behind its end is its
     first step again.
-    Raises InputError for a greater length than the store's: its rows start segments of that one,
-    and longer ones would run into the next episode.
+    Raises InputError for a greater length than the store's.
     """
-    if length > store.segment_length:
-        raise InputError(
-            f"segments of {length} steps asked of a store whose segments have "
-            f"{store.segment_length}, expected no more: the segment_length that to_device got"
-        )
+    check_segment_length(store, length)
     if is_step is None:
         with_next = rows[..., None] + jnp.arange(length + 1)
         steps = with_next[..., :-1]

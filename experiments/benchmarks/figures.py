@@ -15,11 +15,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from appo_jax import appo, iql, preference_transformer, registry, training, transformer
+from appo_jax import appo, ipl, iql, preference_transformer, registry, training, transformer
+from appo_jax.training import PolicyLearner
 from appo_jax.types import Store, View
 from experiments.benchmarks.workloads import (
     CONFIG,
-    NUM_LABELS,
     Product,
     Workload,
     interleave,
@@ -32,7 +32,10 @@ from experiments.benchmarks.workloads import (
     reward_workload,
     runs_of,
     torch_appo_workload,
+    torch_ipl_workload,
     torch_iql_workload,
+    torch_transformer_workload,
+    transformer_pairs,
     transformer_products,
 )
 
@@ -49,20 +52,31 @@ def update_figure(rounds: int, num_updates: int) -> list[Row]:
     Both draw from 100,000 random transitions in memory and use all cores this process may use.
     PyTorch is left out where it isn't installed.
     """
-    store, view = random_store(SMALL)
-    workloads = {"appo_jax": jax_workload(store, view, num_updates)}
-    if importlib.util.find_spec("torch"):
-        workloads["PyTorch, eager"] = torch_appo_workload(store, num_updates)
-    return _rows("update", interleave(workloads, rounds), dict.fromkeys(workloads, num_updates))
+    return _beside_pytorch("update", appo, torch_appo_workload, rounds, num_updates)
 
 
 def iql_figure(rounds: int, num_updates: int) -> list[Row]:
     """The same as `update_figure` of one IQL update."""
+    return _beside_pytorch("iql", iql, torch_iql_workload, rounds, num_updates)
+
+
+def ipl_figure(rounds: int, num_updates: int) -> list[Row]:
+    """The same as `update_figure` of one IPL update, which draws labelled pairs too."""
+    return _beside_pytorch("ipl", ipl, torch_ipl_workload, rounds, num_updates)
+
+
+def _beside_pytorch(
+    figure: str,
+    learner: PolicyLearner,
+    torch_workload: Callable[[Store, int], Workload],
+    rounds: int,
+    num_updates: int,
+) -> list[Row]:
     store, view = random_store(SMALL)
-    workloads = {"appo_jax": jax_workload(store, view, num_updates, learner=iql)}
+    workloads = {"appo_jax": jax_workload(store, view, num_updates, learner=learner)}
     if importlib.util.find_spec("torch"):
-        workloads["PyTorch, eager"] = torch_iql_workload(store, num_updates)
-    return _rows("iql", interleave(workloads, rounds), dict.fromkeys(workloads, num_updates))
+        workloads["PyTorch, eager"] = torch_workload(store, num_updates)
+    return _rows(figure, interleave(workloads, rounds), dict.fromkeys(workloads, num_updates))
 
 
 def learners_figure(rounds: int, num_updates: int) -> list[Row]:
@@ -83,19 +97,22 @@ def learners_figure(rounds: int, num_updates: int) -> list[Row]:
 
 
 def transformer_figure(rounds: int, num_updates: int) -> list[Row]:
-    """An update of Preference Transformer's reward model against its matrix products alone."""
-    learner, each = preference_transformer, max(1, num_updates // 50)
-    config = learner.Config()
-    fitted = learner.num_fitted(config, NUM_LABELS)
-    pairs = fitted // transformer.updates_per_epoch(config, fitted)
+    """An update of Preference Transformer's reward model, its matrix products alone, PyTorch's.
+
+    PyTorch's network has no dropout.
+    """
+    each, pairs = max(1, num_updates // 50), transformer_pairs()
     at_once = transformer.pairs_at_once(pairs)
     products, parts = transformer_products(at_once), pairs // at_once
+    store, view = random_store(SMALL)
     workloads = {
-        "pt's reward model": reward_workload(*random_store(SMALL), each, learner),
+        "pt's reward model": reward_workload(store, view, each, preference_transformer),
         "its products": product_workload(products, each * parts, 1),
     }
+    if importlib.util.find_spec("torch"):
+        workloads["PyTorch, eager"] = torch_transformer_workload(store, each)
     rows = _rows("transformer", interleave(workloads, rounds), dict.fromkeys(workloads, each))
-    for row in rows:
+    for row in rows[:2]:
         row["gflop_per_second"] = parts * flop(products) / row["median"] / 1e6
     rows[0]["fraction_of_products"] = rows[1]["median"] / rows[0]["median"]
     return rows
@@ -121,7 +138,7 @@ def runs_figure(rounds: int, num_updates: int, counts: Sequence[int] = (1, 5, 20
     store, view = random_store(SMALL)
     workloads: dict[str, Workload] = {}
     updates: dict[str, int] = {}
-    together = training.choose_batch_runs() == "vmap"  # whose runs take their updates together
+    together = training.choose_runs_axis() == "vmap"  # whose runs take their updates together
     for count in counts:
         each = num_updates if together else max(1, num_updates // count)
         workloads[f"{count} runs"] = jax_workload(store, view, each, count)
@@ -239,7 +256,7 @@ def trained_metrics(store: Store, view: View, num_updates: int) -> dict[str, flo
     """Mean metrics of the first updates of one run."""
     states, keys, views = runs_of(view, 1)
     _, metrics, _ = training.train_chunk(
-        appo, CONFIG, num_updates, states, keys, store, (views,), training.choose_batch_runs()
+        appo, CONFIG, num_updates, states, keys, store, (views,), training.choose_runs_axis()
     )
     return {name: float(value[0]) for name, value in metrics.items()}
 
@@ -286,6 +303,7 @@ Figure = Callable[[int, int], list[Row]]  # of the rounds, and of the updates of
 ON_ANY_DEVICE: dict[str, Figure] = {
     "update": update_figure,
     "iql": iql_figure,
+    "ipl": ipl_figure,
     "runs": runs_figure,
     "size": size_figure,
     "compile": compile_figure,
@@ -300,4 +318,5 @@ ON_A_GPU: dict[str, Figure] = {
     "size": size_figure,
     "compile": compile_figure,
 }
+BESIDE_PYTORCH = {"update", "iql", "ipl", "transformer"}
 PRESETS = {"default": ON_ANY_DEVICE, "gpu": ON_A_GPU}

@@ -12,11 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from appo_jax import appo, iql, preference_transformer, training
+from appo_jax import appo, ipl, iql, preference_transformer, training, transformer, workers
 from appo_jax.data import dataset
 from appo_jax.training import PolicyLearner, RewardLearner
 from appo_jax.types import LabelledPairs, Store, View
-from experiments.terminal.cli import available_cores
 
 Workload = Callable[[], None]
 Product = tuple[int, ...]  # m, k, n of [m, k] times [k, n], after the axes of a batch of these
@@ -26,6 +25,8 @@ EPISODE_LENGTH = 500
 NUM_LABELS = 1000
 CONFIG = appo.Config()
 IQL_CONFIG = iql.Config()
+IPL_CONFIG = ipl.Config()
+TRANSFORMER_CONFIG = preference_transformer.Config()
 # Seconds before each call: threads of the other side still spin for a moment after theirs.
 PAUSE = 0.2
 
@@ -76,7 +77,7 @@ def transformer_products(num_pairs: int) -> list[Product]:
     Each forward product has two in the gradient, of its left and of its right side, but for the
     embeddings, before which nothing learns.
     """
-    config = preference_transformer.Config()
+    config = TRANSFORMER_CONFIG
     width, heads, length = config.width, config.num_heads, config.segment_length
     windows = 2 * num_pairs
     steps, tokens = windows * length, windows * 2 * length
@@ -101,9 +102,15 @@ def transformer_products(num_pairs: int) -> list[Product]:
     return [*embeddings, *forward, *left, *right]
 
 
+def transformer_pairs() -> int:
+    """The labelled pairs of an update of Preference Transformer."""
+    fitted = preference_transformer.num_fitted(TRANSFORMER_CONFIG, NUM_LABELS)
+    return fitted // transformer.updates_per_epoch(TRANSFORMER_CONFIG, fitted)
+
+
 def product_workload(shapes: Sequence[Product], num_updates: int, num_runs: int) -> Workload:
     """A call makes these matrix products of so many updates of so many runs, and nothing else."""
-    batch_runs = training.choose_batch_runs()
+    runs_axis = training.choose_runs_axis()
 
     @jax.jit
     def run(left: Any, right: Any) -> Any:
@@ -120,7 +127,7 @@ def product_workload(shapes: Sequence[Product], num_updates: int, num_runs: int)
 
             return jax.lax.fori_loop(0, num_updates, body, left)
 
-        return training.over_runs(one_run, batch_runs)(left, right)
+        return training.over_runs(one_run, runs_axis)(left, right)
 
     draw = np.random.default_rng(0)
 
@@ -194,7 +201,7 @@ def lower_chunk(store: Store, runs: tuple[Any, jax.Array, View], num_updates: in
     """A chunk of what `runs_of` gives, traced."""
     states, keys, views = runs
     return training.train_chunk.lower(
-        appo, CONFIG, num_updates, states, keys, store, (views,), training.choose_batch_runs()
+        appo, CONFIG, num_updates, states, keys, store, (views,), training.choose_runs_axis()
     )
 
 
@@ -206,13 +213,13 @@ def jax_workload(
     learner: PolicyLearner = appo,
 ) -> Workload:
     """A call makes `num_updates` updates of each run, in one program as in training."""
-    config, batch_runs = config_of(learner), training.choose_batch_runs()
+    config, runs_axis = config_of(learner), training.choose_runs_axis()
     states, keys, views = runs_of(view, num_runs, learner)
 
     def work() -> None:
         nonlocal states
         states, metrics, _ = training.train_chunk(
-            learner, config, num_updates, states, keys, store, (views,), batch_runs
+            learner, config, num_updates, states, keys, store, (views,), runs_axis
         )
         jax.block_until_ready((states, metrics))
 
@@ -303,11 +310,74 @@ def torch_iql_workload(store: Store, num_updates: int) -> Workload:
     return work
 
 
+def torch_ipl_workload(store: Store, num_updates: int) -> Workload:
+    """IPL's updates in eager PyTorch, with the same data and labels."""
+    import torch
+
+    from experiments.benchmarks import torch_ipl
+
+    data = _torch_store(store)
+    reference = torch_ipl.IPL(OBSERVATION_DIM, ACTION_DIM)
+    offsets = torch.arange(IPL_CONFIG.crop_rows - 1)
+
+    def steps(rows: Any) -> torch_ipl.Steps:
+        return torch_ipl.Steps(
+            observations=data.observations[rows],
+            actions=data.actions[rows],
+            next_observations=data.observations[rows + 1],
+            terminations=data.terminations[rows],
+        )
+
+    def sample() -> torch_ipl.Batch:
+        pairs = torch.randint(len(data.pair_rows), (IPL_CONFIG.num_pairs,))
+        start = torch.randint(IPL_CONFIG.segment_length - IPL_CONFIG.crop_rows, ())
+        rows = (data.pair_rows[pairs] + start)[..., None] + offsets
+        return torch_ipl.Batch(
+            first=steps(rows[:, 0]),
+            second=steps(rows[:, 1]),
+            labels=data.pair_labels[pairs],
+            replay=steps(_torch_draw(data.transition_rows, (IPL_CONFIG.replay_batch,))),
+        )
+
+    def work() -> None:
+        for _ in range(num_updates):
+            reference.update(sample())
+
+    return work
+
+
+def torch_transformer_workload(store: Store, num_updates: int) -> Workload:
+    """Updates of Preference Transformer's reward model in eager PyTorch, without dropout."""
+    import torch
+
+    from experiments.benchmarks import torch_preference_transformer as torch_pt
+
+    data = _torch_store(store)
+    network = torch_pt.PreferenceTransformer(OBSERVATION_DIM, ACTION_DIM)
+    reference = torch_pt.Learner(network, num_updates=10_000)
+    offsets = torch.arange(TRANSFORMER_CONFIG.segment_length)
+
+    def sample() -> torch_pt.Batch:
+        pairs = torch.randint(len(data.pair_rows), (transformer_pairs(),))
+        steps = data.pair_rows[pairs][..., None] + offsets
+        return torch_pt.Batch(
+            states=data.observations[steps],
+            actions=data.actions[steps],
+            labels=data.pair_labels[pairs],
+        )
+
+    def work() -> None:
+        for _ in range(num_updates):
+            reference.update(sample())
+
+    return work
+
+
 def _torch_store(store: Store) -> Any:
     """The store with tensors in it, on as many threads as this process may use."""
     import torch
 
-    torch.set_num_threads(available_cores())
+    torch.set_num_threads(workers.available_cores())
     store = store.replace(terminations=store.terminations.astype(jnp.float32))
     return jax.tree.map(lambda array: torch.from_numpy(np.array(array)), store)
 

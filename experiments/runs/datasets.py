@@ -29,6 +29,7 @@ def obtain_all(
             folder.check_dataset(dataset)
             report(Told(f"data: {_in_words(dataset)}"))
             found[run.dataset.id] = dataset
+        _check_environment(found[run.dataset.id], run, execution)
     return found
 
 
@@ -45,16 +46,7 @@ def obtain(
     spaces = environment.spaces(run.env_name) if spaces is None else spaces
     dataset = SOURCES[run.dataset.source].load(run.dataset, run.env_name, execution, report)
     report(Ended(f"{run.env_name} {run.dataset.recipe}"))
-    made_in = origin.environment_of(dataset)
-    if (
-        made_in is not None
-        and origin.is_other(made_in, run.env_name)
-        and not execution.allow_other_environment
-    ):
-        raise InputError(
-            f"--dataset={dataset.id}: data of {made_in}, expected data of {run.env_name}; "
-            "--allow_other_environment trains on them nevertheless"
-        )
+    _check_environment(dataset, run, execution)
     found = (dataset.observation_dim, dataset.action_dim)
     if found != (spaces.observation_dim, spaces.action_dim):
         raise InputError(
@@ -85,6 +77,20 @@ def obtain(
         odd += checks.about_unknown_ending(dataset)
     warn(f"data set {dataset.id}", odd, report)
     return dataset
+
+
+def _check_environment(dataset: Dataset, run: Experiment, execution: Execution) -> None:
+    """Raise InputError where another environment than the run's made the data."""
+    made_in = origin.environment_of(dataset)
+    if (
+        made_in is not None
+        and origin.is_other(made_in, run.env_name)
+        and not execution.allow_other_environment
+    ):
+        raise InputError(
+            f"--dataset={dataset.id}: data of {made_in}, expected data of {run.env_name}; "
+            "--allow_other_environment trains on them nevertheless"
+        )
 
 
 def _check_rewards(run: Experiment, dataset: Dataset, execution: Execution) -> None:

@@ -29,6 +29,7 @@ class Evaluations:
     def __init__(
         self,
         runs: Mapping[int, Experiment],
+        names: Mapping[int, str],
         normalisers: Sequence[Normaliser],
         scales: Sequence[ActionScale],
         pool: Executor,
@@ -40,17 +41,19 @@ class Evaluations:
         came: Sequence[signal.Signals],
         written: Callable[[], object],
     ):
-        """runs: by number, in the order of slots. is_evaluated: whether an update's policy is to
+        """runs: by number, in the order of slots. names: of runs, for messages; none of the only
+        one. is_evaluated: whether an update's policy is to
         be. initial: the states before the first update, or snapshots of them. came: holds the
         signal that asks to stop. written: called when an evaluation is on disk.
         """
-        self._runs, self._normalisers, self._scales = runs, normalisers, scales
+        self._runs, self._names = runs, names
+        self._normalisers, self._scales = normalisers, scales
         self._pool, self._checkpoints, self._is_evaluated = pool, checkpoints, is_evaluated
         self._initial = initial
         self._metrics, self._report, self._came, self._written = metrics, report, came, written
         self._pending: tuple[int, dict[int, evaluation.PendingEvaluation]] | None = None
         self._is_last = False
-        self._warned: set[str] = set()
+        self._warned: set[tuple[int, str]] = set()
 
     def begin(self) -> None:
         """Tell of the latest evaluation, and evaluate again what an earlier start left undone."""
@@ -154,11 +157,11 @@ class Evaluations:
 
     def _warn(self, run: int, update: int, episodes: evaluation.Episodes) -> None:
         """Tell what is odd: once, but of lost episodes each time, since there is no result."""
-        of = f" of run {run}" if len(self._runs) > 1 else ""
+        of = f" of {self._names[run]}" if run in self._names else ""
         for warning in episodes.warnings():
-            if episodes.num_lost or warning not in self._warned:
+            if episodes.num_lost or (run, warning) not in self._warned:
                 self._report(Told(f"warning: evaluation{of} at update {update:,}: {warning}"))
-            self._warned.add(warning)
+            self._warned.add((run, warning))
 
     def _tell(self, update: int, again: bool = False) -> None:
         metric = score_name(self._metrics, self._runs)

@@ -49,7 +49,7 @@ class Experiment(Settings):
     reward_model: Any = None
     preferences_digest: str | None = None
     num_feedback: int = setting(
-        1000, "labelled pairs; all of --preferences by default", high=MAX_ROWS
+        1000, "labelled pairs; where --preferences is given, all of them", high=MAX_ROWS
     )
     segment_length: int = setting(25, "steps of a segment")
     tie_threshold: float = setting(0.0, "returns that differ by no more are a tie", low=0)
@@ -113,7 +113,7 @@ class Execution(Settings):
     chunk_updates: int | None = setting(
         None, "updates between two looks at the host; 500, on a CPU 100"
     )
-    batch_runs: Literal["auto", "map", "vmap"] = setting(
+    runs_axis: Literal["auto", "map", "vmap"] = setting(
         "auto", "runs of a grid in turn (map), together (vmap), or what suits the device (auto)"
     )
     allow_other_environment: bool = setting(

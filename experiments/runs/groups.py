@@ -19,19 +19,19 @@ class Slots:
     """The places on the runs axis of a program: each holds a run, or a reward model, of its own.
 
     count: how many there are, for `num_runs` runs; the last run is repeated where there are more,
-    since each device of `mesh` has as many. batch_runs: how they are worked off.
+    since each device of `mesh` has as many. runs_axis: how they are worked off.
     """
 
     num_runs: int
     count: int
-    batch_runs: training.BatchRuns
+    runs_axis: training.RunsAxis
     mesh: Mesh | None
 
     @classmethod
-    def of(cls, num_runs: int, batch_runs: training.BatchRuns, mesh: Mesh | None) -> "Slots":
+    def of(cls, num_runs: int, runs_axis: training.RunsAxis, mesh: Mesh | None) -> "Slots":
         """Slots for so many runs."""
         devices = mesh.size if mesh else 1
-        return cls(num_runs, -(-num_runs // devices) * devices, batch_runs, mesh)
+        return cls(num_runs, -(-num_runs // devices) * devices, runs_axis, mesh)
 
     def fill(self, values: Sequence[Any]) -> Any:
         """Values of runs, stacked and put on their devices; the last one fills up."""
@@ -46,7 +46,7 @@ class Slots:
         wanted = wanted or (100 if jax.default_backend() == "cpu" else 500)
         # Of one process: metrics are means over chunks, and the number of processes changes none.
         devices = jax.local_device_count() if self.mesh else 1
-        turns = -(-self.num_runs // devices) if self.batch_runs == "map" else 1
+        turns = -(-self.num_runs // devices) if self.runs_axis == "map" else 1
         return max(1, wanted // turns)
 
 
@@ -73,7 +73,7 @@ class TrainingProgram:
                 keys,
                 self._store,
                 data,
-                self._slots.batch_runs,
+                self._slots.runs_axis,
                 self._slots.mesh,
             ).compile()
 
@@ -98,10 +98,10 @@ def fitting_size(
     size, limit = num_runs, min(hosts.of_all(_memory_limit()), key=lambda of_one: of_one or 0)
     while size > 1 and limit and (needed := memory_of(size)) > limit:
         # Each try is at least one run smaller.
-        fitting = max(1, min(size - 1, int(size * limit / needed)))
+        tried, fitting = size, max(1, min(size - 1, int(size * limit / needed)))
         size = -(-num_runs // -(-num_runs // fitting))
         tell(
-            f"memory: {num_runs} runs together need {needed / 2**30:.1f} GiB of "
+            f"memory: {tried} runs together need {needed / 2**30:.1f} GiB of "
             f"{limit / 2**30:.1f} GiB; they train in groups of {size}"
         )
     return size

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from appo_jax import registry
 from appo_jax.data import checks, preferences, schemes
@@ -43,17 +43,23 @@ def obtain_all(
                 file = f"{name}-seed{run.seed}-n{key.num_labels}.jsonl"
                 copy = execution.workdir / "preferences" / file
                 copy.parent.mkdir(exist_ok=True)
-            found[key] = obtain(run, execution, data[run.dataset.id], copy, report)
+            name = "labels" if alone else f"labels of {key.dataset}, seed {key.seed}"
+            found[key] = obtain(run, execution, data[run.dataset.id], copy, report, name)
     return found
 
 
 def obtain(
-    run: Experiment, execution: Execution, dataset: Dataset, copy: Path, report: Report
+    run: Experiment,
+    execution: Execution,
+    dataset: Dataset,
+    copy: Path,
+    report: Report,
+    name: str = "labels",
 ) -> Preferences:
     """A run's labels; a copy is left, and there is a line for all that is odd about them.
 
-    Raises InputError for segments of other lengths than the run's, where its algorithm, or its
-    policy, can't compare such.
+    name: what they are called where they are counted. Raises InputError for segments of other
+    lengths than the run's, where its algorithm, or its policy, can't compare such.
     """
     file = execution.preferences
     if file:
@@ -73,8 +79,8 @@ def obtain(
     # A person may keep the labels in the run's folder, under this very name.
     if not (file and copy.exists() and copy.samefile(file)):
         preferences.save(labels, copy)
-    share = 100 * labels.num_ties / len(labels)
-    report(Told(f"labels: {len(labels)} pairs, {labels.num_ties} of them ties ({share:.0f} %)"))
+    ties = f"{labels.num_ties} of them ties ({100 * labels.num_ties / len(labels):.0f} %)"
+    report(Told(f"{name}: {len(labels)} pairs, {ties}"))
     source = file or f"of the scripted teacher, seed {run.seed}"
     warn(f"labels {source}", checks.about_labels(labels), report)
     return labels
@@ -95,9 +101,15 @@ def _check_lengths(labels: Preferences, run: Experiment, file: Path) -> None:
             "flag left out"
         )
     learner = registry.algorithm(run.algorithm).reward_learner
-    if not getattr(learner, "LABELS_OF_ANY_LENGTH", False):
+    if not _sums_steps(learner):
+        able = [n for n, each in registry.ALGORITHMS.items() if _sums_steps(each.reward_learner)]
         raise InputError(
             f"--preferences={file}: compares segments of up to {labels.length} steps, which "
             f"{run.algorithm} can't, expected --segment_length={run.segment_length} of all, or an "
-            "algorithm that sums the rewards of steps (--algorithm=appo, mr, pvo)"
+            f"algorithm that sums the rewards of steps (--algorithm={', '.join(able)})"
         )
+
+
+def _sums_steps(learner: Any) -> bool:
+    """Whether a reward learner's score of a segment is the sum over as many steps as it has."""
+    return getattr(learner, "LABELS_OF_ANY_LENGTH", False)

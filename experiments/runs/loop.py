@@ -130,9 +130,9 @@ class Loop:
             self._report(Ended(work.stage))
 
     def running(self) -> list[int]:
-        """The slots that have come to this update."""
+        """The slots that train on from this update."""
         stops = [self._metrics.stopped_at(owners[0]) for owners in self._work.owners]
-        return [slot for slot, at in enumerate(stops) if at is None or self.update <= at]
+        return [slot for slot, at in enumerate(stops) if at is None or self.update < at]
 
     def stop_if_asked(self, watcher: Watcher) -> None:
         """Raise Stopped if a signal has come, with the states on disk."""

@@ -15,7 +15,8 @@ from appo_jax.keys import Purpose, purpose_key
 from appo_jax.types import InputError
 from experiments.runs.experiment import Experiment
 
-_COST_AT_BEST = 0.15  # of the rewards' range, where ending is the goal; with 0 see measurements.md
+# Of the rewards' range, where ending is the goal (what 0 does: docs/measurements.md).
+_COST_AT_BEST = 0.15
 _CONTROLS = ("shuffled", "negated", "zero")
 KINDS = {
     "learned": ("learned", *_CONTROLS, "true"),

@@ -1,4 +1,4 @@
-"""The rewards that policies train on: of models fitted to labels, or what stands for them."""
+"""The rewards that policies train on: learned from labels, the true ones, or a control's."""
 
 import dataclasses
 import hashlib
@@ -132,8 +132,8 @@ class _Fit:
         self._learner, self._config = learner, run.reward_model
         self._num_labels = len(feedback.labels[keys[0]])
         self._num_updates = learner.num_updates(self._config, self._num_labels)
-        batch_runs = training.choose_batch_runs(execution.batch_runs)
-        self._slots = Slots.of(len(keys), batch_runs, mesh=None)
+        runs_axis = training.choose_runs_axis(execution.runs_axis)
+        self._slots = Slots.of(len(keys), runs_axis, mesh=None)
         self._chunk_updates = min(execution.chunk_updates or _CHUNK_UPDATES, _CHUNK_UPDATES)
         self.divergences: list[str] = []  # a sentence for each model that is no longer finite
 
@@ -170,7 +170,7 @@ class _Fit:
             stage=stage,
             split="reward",
             owners=tuple(owners),
-            names=tuple(f"reward model of {key.dataset}, seed {key.seed}" for key in self._keys),
+            names=tuple(map(self._name, self._keys)),
             program=TrainingProgram(self._learner, self._config, self._feedback.store, self._slots),
             keys=self._slots.fill([batch_key for _, batch_key in both]),
             data=(
@@ -188,6 +188,9 @@ class _Fit:
         if loop.running():
             self._report(Told(f"{stage}: fitted in {loop.clock.wall_seconds:.0f} s"))
         return loop.states
+
+    def _name(self, key: LabelKey) -> str:
+        return f"reward model of {key.dataset}, seed {key.seed}, {key.num_labels} labels"
 
     def _init(self, key: LabelKey, init_key: jax.Array) -> Any:
         dataset = self._feedback.data[key.dataset]
@@ -226,8 +229,9 @@ class _Fit:
             if metrics.stopped_at(owners[0]) == 0:
                 continue
             run, dataset = self._feedback.runs[owners[0]], self._feedback.data[key.dataset]
+            name = self._name(key) if len(self._feedback.labels) > 1 else "reward model"
             if dataset.rewards is None:
-                self._report(Told("reward model: not judged, there are no true rewards"))
+                self._report(Told(f"{name}: not judged, there are no true rewards"))
                 continue
             fresh = preferences.scripted(
                 dataset,
@@ -250,8 +254,8 @@ class _Fit:
             share = "no pair" if accuracy is None else f"{100 * accuracy:.1f} %"
             self._report(
                 Told(
-                    f"reward model: right on {share} of {count} fresh pairs ({fresh.num_ties} "
-                    "ties left out)"
+                    f"{name}: right on {share} of {count} fresh pairs ({fresh.num_ties} ties left "
+                    "out)"
                 )
             )
             if accuracy is not None and accuracy < 0.5:
@@ -260,7 +264,7 @@ class _Fit:
                     "guess is on 50 %; the labels may mean the opposite of what they say (1: the "
                     "second segment is better)"
                 )
-                warn(f"reward model of {key.dataset}, seed {key.seed}", [odd], self._report)
+                warn(self._name(key), [odd], self._report)
             found = {} if accuracy is None else {"reward/accuracy": accuracy}
             found["reward/fresh_ties"] = float(fresh.num_ties)
             found["reward/fresh_pairs"] = float(count)  # last: with it all of it is on disk
@@ -280,7 +284,7 @@ class _Fit:
                 self._feedback.store,
                 training.stack_runs([self._feedback.views[id]] * len(slots)),
                 len(dataset.observations),
-                self._slots.batch_runs,
+                self._slots.runs_axis,
             )
             found |= {self._keys[slot]: own for slot, own in zip(slots, relabelled, strict=True)}
         return found

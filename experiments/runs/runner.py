@@ -103,7 +103,7 @@ def _carry_out(
 
 def _settings(runs: Sequence[Experiment], execution: Execution) -> Any:
     """What makes all processes do the same in the same order."""
-    chunks = execution.chunk_updates, execution.batch_runs, execution.runs_per_group
+    chunks = execution.chunk_updates, execution.runs_axis, execution.runs_per_group
     return digest(runs), runs[0].num_updates, chunks
 
 
@@ -170,7 +170,7 @@ class _Policies:
         self._learner = registry.algorithm(runs[0].algorithm).policy_learner
         self._config = runs[0].policy
         self._mesh = training.runs_mesh()
-        self._batch_runs = training.choose_batch_runs(execution.batch_runs)
+        self._runs_axis = training.choose_runs_axis(execution.runs_axis)
         self._store = training.spread(self._mesh, store, shared=True)
         self._dims = (store.observations.shape[1], store.actions.shape[1])
         self._scales = [environment.spaces(run.env_name).actions for run in runs]
@@ -191,7 +191,8 @@ class _Policies:
             group = range(first, min(first + size, len(self._runs)))
             if len(group) < len(self._runs):
                 last = group.stop - 1
-                self._report(Told(f"runs {first} to {last} of {len(self._runs)}"))
+                which = f"runs {first} to {last}" if last > first else f"run {first}"
+                self._report(Told(f"{which} of {len(self._runs)}"))
             divergences += self._train_group(group, slots, program, came, started)
             started = time.monotonic()
         stopped = [self._folder.metrics.stopped_at(run) for run in range(len(self._runs))]
@@ -200,7 +201,7 @@ class _Policies:
 
     def _program_of(self, size: int) -> tuple[Slots, TrainingProgram]:
         """Of groups of so many runs; one whose memory was measured is compiled already."""
-        slots = Slots.of(size, self._batch_runs, self._mesh)
+        slots = Slots.of(size, self._runs_axis, self._mesh)
         if self._compiled is None or self._compiled[0] != slots:
             program = TrainingProgram(self._learner, self._config, self._store, slots)
             self._compiled = slots, program
@@ -248,6 +249,7 @@ class _Policies:
         work = self._work(group, slots, program)
         evaluations = Evaluations(
             {number: self._runs[number] for number in group},
+            dict(enumerate(self._names)) if len(self._runs) > 1 else {},
             [self._normalisers[number] for number in group],
             [self._scales[number] for number in group],
             self._pool,

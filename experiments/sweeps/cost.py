@@ -97,8 +97,8 @@ def of_grid(grid: Grid, rates: Rates, cores: int, is_cpu: bool) -> Cost:
     else:
         seconds = max(training_seconds, evaluating)
     compiling = sum(one.compiling for one in [rates.policy, *rates.rewards.values()])
-    batch_runs = training.choose_batch_runs(grid.execution.batch_runs)
-    slots = Slots.of(grouped(grid).runs_per_group or len(grid.runs), batch_runs, None)
+    runs_axis = training.choose_runs_axis(grid.execution.runs_axis)
+    slots = Slots.of(grouped(grid).runs_per_group or len(grid.runs), runs_axis, None)
     chunk_updates = slots.chunk_updates(grid.execution.chunk_updates)
     bytes = sum(
         min(KEPT, math.ceil(run.num_updates / run.eval_interval)) * rates.policy.bytes
@@ -131,9 +131,9 @@ class Meter:
         """Of a grid's programs and environments."""
         run = grid.runs[0]
         algorithm = registry.algorithm(run.algorithm)
-        batch_runs = training.choose_batch_runs(grid.execution.batch_runs)
-        num_slots = 1 if batch_runs == "map" else len(grid.runs)
-        setting = _Setting(run, Slots.of(num_slots, batch_runs, None))
+        runs_axis = training.choose_runs_axis(grid.execution.runs_axis)
+        num_slots = 1 if runs_axis == "map" else len(grid.runs)
+        setting = _Setting(run, Slots.of(num_slots, runs_axis, None))
         rewards = {}
         if reward_controls.needs_model(run.algorithm, run.reward):
             for count in sorted({one.num_feedback for one in grid.runs}):
@@ -142,7 +142,7 @@ class Meter:
                     f"reward model of {count} labels",
                     algorithm.reward_learner,
                     run.reward_model,
-                    _Setting(labelled, Slots.of(1, batch_runs, None)),
+                    _Setting(labelled, Slots.of(1, runs_axis, None)),
                 )
         policy = self._program(run.algorithm, algorithm.policy_learner, run.policy, setting)
         episodes = {

@@ -134,7 +134,7 @@ def grouped(grid: Grid) -> Execution:
     Raises InputError as `RunFolder` does.
     """
     own, runs = grid.execution, grid.runs
-    in_turn = training.choose_batch_runs(own.batch_runs) == "map"
+    in_turn = training.choose_runs_axis(own.runs_axis) == "map"
     if own.runs_per_group or not in_turn:
         return own
     # Runs in turn gain nothing from being many: one setting after another comes to its end.

@@ -5,11 +5,10 @@ from typing import Any
 
 import jax
 
-from appo_jax import registry, settings
+from appo_jax import registry, settings, workers
 from experiments.runs import reward_controls
 from experiments.runs.datasets import origins
 from experiments.runs.experiment import Execution, Experiment, shown
-from experiments.terminal import cli
 
 
 def describe(runs: Sequence[Experiment], execution: Execution) -> str:
@@ -76,5 +75,5 @@ def _reward(run: Experiment) -> str:
 def _device() -> str:
     device = jax.devices()[0]
     if device.platform == "cpu":
-        return f"CPU, {cli.available_cores()} cores"
+        return f"CPU, {workers.available_cores()} cores"
     return f"{device.device_kind} ({device.platform})"

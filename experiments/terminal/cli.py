@@ -85,10 +85,10 @@ def run(
 def _of_the_machine(error: Exception) -> str | None:
     """What the machine lacks where that is why, else None."""
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
-        return (
-            f"out of memory ({first_line(error)}), expected smaller settings (--batch_size, ...) "
-            "or fewer runs at once (--runs_per_group)"
-        )
+        less = "a smaller task"
+        if "runs_per_group" in flags.FLAGS:
+            less = "smaller settings (--batch_size, ...) or fewer runs at once (--runs_per_group)"
+        return f"out of memory ({first_line(error)}), expected {less}"
     try:
         jax.devices()
     except Exception as no_device:  # depends on the platform
@@ -119,7 +119,7 @@ def parse_flags(values: flags.FlagValues, argv: Sequence[str], about: str = "") 
         raise InputError(f"{str(error).removeprefix('flag ')}{expected}") from error
     if rest[1:]:
         raise InputError(
-            f"found {' '.join(rest[1:])!r} after the flags, expected flags only (--task=sweep)"
+            f"found {' '.join(rest[1:])!r} after the flags, expected flags only (--name=value)"
         )
     return rest
 
@@ -188,10 +188,3 @@ def output_file(path: str | None) -> Path | None:
     if not os.access(file.parent, os.W_OK):
         raise InputError(f"--output: {file.parent} can't be written to, expected a folder that can")
     return file
-
-
-def available_cores() -> int:
-    """Cores that this process may use; fewer than the machine's under taskset or in a container."""
-    if hasattr(os, "sched_getaffinity"):  # Linux alone has it
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

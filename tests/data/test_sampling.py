@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from appo_jax import appo, pvo
+from appo_jax import appo, bc, dppo, pvo
 from appo_jax.data import dataset as datasets
 from appo_jax.data import sampling
 from appo_jax.data.dataset import Dataset
@@ -71,9 +71,9 @@ def test_longer_segments_than_the_stores_are_refused(numbered: Make) -> None:
             InputError, match=f"segments of {length} steps asked of a store whose .* have 8, expec"
         ):
             sampling.gather_segment_pairs(store, view, rows, length)
-    config = appo.Config(segment_length=25, batch_size=2, num_pairs=2)
-    with pytest.raises(InputError, match="segments of 25 steps asked of a store"):
-        appo.sample(config, jax.random.key(0), jnp.int32(0), store, view)
+    for learner in (appo, bc, dppo):
+        with pytest.raises(InputError, match="segments of 25 steps asked of a store"):
+            learner.sample(learner.Config(), jax.random.key(0), jnp.int32(0), store, view)
     pairs = LabelledPairs(rows, jnp.ones(1), length=9)
     with pytest.raises(InputError, match="pairs of segments of 9 steps for a store .* have 8"):
         datasets.with_pairs(store, [view], [pairs])

@@ -111,7 +111,7 @@ def test_a_disk_without_room_is_told_before_the_work(
         (["--task=sweep", "--szie=500"], "Unknown command line flag 'szie'. Did you mean: size"),
         (["--task=sweep", "leftover"], "found 'leftover' after the flags, expected flags only"),
         (["--task=reach"], "--size is missing, expected a number: reach-v3 is not in the paper"),
-        (["--task=sweep", "--seed=-1"], "--seed: -1, expected 0 or more"),
+        (["--task=sweep", "--seed=-1"], "--seed=-1: expected 0 or more"),
         (["--task=sweep", "--num_workers=0"], "--num_workers=0: .*, expected: simulator processes"),
         (["--task=sweep", "--env=Hopper-v5"], "--env: given with --dataset=medium-expert"),
         (["--task=sweep", "--num_seeds=2"], "--num_seeds: given with --dataset=medium-expert"),
@@ -150,10 +150,10 @@ def test_the_papers_size_is_the_default() -> None:
         (["--task=sweep", "--num_seeds=0"], "--num_seeds=0: .*, expected: SAC agents"),
         (["--task=sweep", "--batch_size=-1"], "--batch_size=-1: .*, expected: transitions of one"),
         (["--task=sweep", "--batch_size=3000000"], "--batch_size=3000000: expected a whole number"),
-        (["--task=sweep", "--updates_per_step=nan"], "--updates_per_step: nan, expected"),
-        (["--task=sweep", "--updates_per_step=0"], "--updates_per_step: 0.0, expected"),
-        (["--task=sweep", "--seed=-1"], "--seed: -1, expected a number from 0"),
-        (["--task=sweep", f"--seed={2**31}"], "--seed: 2147483648, expected a number from 0 to"),
+        (["--task=sweep", "--updates_per_step=nan"], "--updates_per_step=nan: expected"),
+        (["--task=sweep", "--updates_per_step=0"], "--updates_per_step=0.0: expected"),
+        (["--task=sweep", "--seed=-1"], "--seed=-1: expected a number from 0"),
+        (["--task=sweep", f"--seed={2**31}"], "--seed=2147483648: expected a number from 0 to"),
     ],
 )
 def test_bad_flags_of_medium_replay(arguments: list[str], message: str) -> None:

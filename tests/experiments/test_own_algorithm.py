@@ -87,7 +87,7 @@ from pathlib import Path
 import numpy as np
 from absl import flags
 import appo_jax, mine
-from appo_jax import registry
+from appo_jax import policy, registry
 from experiments import evaluate, train
 from experiments.runs import runner
 
@@ -99,7 +99,7 @@ values(argv)
 print(run.state, run.algorithm)
 print(appo_jax.load_policy(values.workdir)(np.zeros((2, 39))).shape)
 options = evaluate.Options(episodes=2)
-((_, episodes),) = evaluate.evaluate(Path(values.workdir), [0], options)
+((_, episodes),) = evaluate.evaluate(policy.load_all(Path(values.workdir), [0]), options)
 print(float(episodes.returns.mean()) == run.evaluations[-1].total_return)
 """
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import appo_jax
-from appo_jax import checkpoint
+from appo_jax import checkpoint, policy
 from appo_jax.collect.stepping import Steppers
 from appo_jax.data import minari_io
 from appo_jax.types import InputError
@@ -54,7 +54,9 @@ def test_a_name_that_works(tmp_path: Path, name: str, capsys: pytest.CaptureFixt
     told = capsys.readouterr().out
     assert "going on from update 20" in told
     assert "damaged" not in told
-    ((saved, episodes),) = evaluate.evaluate(place / "run", [0], evaluate.Options())
+    ((saved, episodes),) = evaluate.evaluate(
+        policy.load_all(place / "run", [0]), evaluate.Options()
+    )
     assert (saved.update, set(episodes.metrics())) == (40, {"eval/return", *RATES})
     assert appo_jax.load_policy(place / "run")(np.ones(39)).shape == (4,)
     collected = sac_collection.collect_and_save(
@@ -88,7 +90,7 @@ def test_a_name_that_is_refused(tmp_path: Path, name: str, trained: Path) -> Non
     for attempt in (
         lambda: train(place),
         lambda: train(place / "moved", "--num_updates=40"),
-        lambda: list(evaluate.evaluate(place / "moved" / "run", [0], evaluate.Options())),
+        lambda: policy.load_all(place / "moved" / "run", [0]),
         lambda: appo_jax.load_policy(place / "moved" / "run"),
         lambda: sac_collection.collect_and_save(
             HOPPER, str(place / "data"), lambda *_: None, pytest.fail

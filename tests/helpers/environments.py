@@ -63,12 +63,6 @@ class Refuses(Plain):
         raise OSError("no licence")
 
 
-class Endless(Plain):
-    """Never ends."""
-
-    steps = -1
-
-
 class Deaf(Plain):
     """Ignores its seed."""
 

@@ -25,7 +25,7 @@ numbers = (0, ROWS - 5, 0, ROWS - 5, 0, 0, 0, 0)
 views = View(*(jnp.full(RUNS, number, jnp.int32) for number in numbers))
 
 
-def train(batch_runs: str) -> dict[str, np.ndarray]:
+def train(runs_axis: str) -> dict[str, np.ndarray]:
     """Metrics and parameters after ten updates."""
     states = training.stack_runs(
         [appo.init(config, jax.random.key(run), 4, 2, lam=0.1 * run) for run in range(RUNS)]
@@ -36,7 +36,7 @@ def train(batch_runs: str) -> dict[str, np.ndarray]:
     )
     run_keys = jax.random.split(keys[3], RUNS)
     states, metrics, _ = training.train_chunk(
-        appo, config, 10, states, run_keys, store, (views,), batch_runs
+        appo, config, 10, states, run_keys, store, (views,), runs_axis
     )
     named = jax.tree_util.tree_leaves_with_path((states.replace(key=states.step), metrics))
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in named}

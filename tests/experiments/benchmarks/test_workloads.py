@@ -1,11 +1,14 @@
 """Workloads take turns, and the products that are timed are those of an update."""
 
+import functools
 import math
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
 
-from appo_jax import preference_transformer
+from appo_jax import ipl, preference_transformer
 from experiments.benchmarks import workloads
 
 
@@ -38,6 +41,34 @@ def test_the_products_of_an_update_are_those_of_the_program() -> None:
     store, view = workloads.random_store(1000)
     counted = workloads.lower_chunk(store, workloads.runs_of(view, 1), 1).cost_analysis()["flops"]
     assert 3.127e9 < counted < 1.1 * 3.127e9
+
+
+def shapes(tree: Any) -> list[tuple[int, ...]]:
+    return [tuple(leaf.shape) for leaf in jax.tree.leaves(tree)]
+
+
+def test_pytorch_gets_batches_of_the_same_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    from experiments.benchmarks import torch_ipl, torch_preference_transformer
+
+    seen: list[Any] = []
+    for owner in (torch_ipl.IPL, torch_preference_transformer.Learner):
+        monkeypatch.setattr(owner, "update", lambda _, batch: seen.append(batch))
+    store, view = workloads.random_store(1000)
+    key, step = jax.random.key(0), jnp.int32(0)
+    workloads.torch_ipl_workload(store, 1)()
+    ours = jax.eval_shape(
+        functools.partial(ipl.sample, workloads.IPL_CONFIG), key, step, store, view
+    )
+    assert shapes(seen[0].first)[1] == (*ours.segment_pairs.actions.shape[::2], 4)
+    assert shapes(seen[0].second) == shapes(seen[0].first)
+    assert shapes(seen[0].replay)[0] == ours.replay.observations.shape
+    workloads.torch_transformer_workload(store, 1)()
+    ours = jax.eval_shape(
+        functools.partial(preference_transformer.sample, workloads.TRANSFORMER_CONFIG),
+        *(key, step, store, view, workloads.labels_of(store)),
+    )
+    assert seen[1].actions.shape == ours.pairs.segments.actions.shape
 
 
 @pytest.mark.slow

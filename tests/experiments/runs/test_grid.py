@@ -238,6 +238,7 @@ def test_a_reward_model_that_goes_wrong_stops_its_runs_alone(
         assert "(20 labels): fitted in" not in told
         assert [entry.state for entry in entries] == ["diverged", "finished"]
         assert [entry.reward_accuracy is None for entry in entries] == [True, False]
+        assert [entry.updates_done for entry in entries] == [0, 20]
         patch.setattr(Loop, "_train_chunk", functools.partialmethod(poisoned, "reward model "))
         with pytest.raises(Diverged, match="reward model of .*: reward.loss is nan"):
             start(tmp_path / "all", *flags)
@@ -310,6 +311,19 @@ def test_a_grid_that_does_not_fit_is_split(
             np.testing.assert_array_equal(left, right)
 
 
+def test_each_size_that_does_not_fit_is_told_with_its_own_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(groups, "_memory_limit", lambda: 3 * 2**30)
+    told: list[str] = []
+    # Two GiB of data are in every group.
+    assert groups.fitting_size(9, lambda size: (size + 2) * 2**30, told.append) == 1
+    assert [text.split(" of ")[0] for text in told] == [
+        "memory: 9 runs together need 11.0 GiB",
+        "memory: 2 runs together need 4.0 GiB",
+    ]
+
+
 @pytest.mark.parametrize("way", ["map", "vmap"])
 def test_how_runs_are_worked_off_is_asked_for(
     start: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
@@ -323,7 +337,7 @@ def test_how_runs_are_worked_off_is_asked_for(
     monkeypatch.setattr(training, "train_chunk", SimpleNamespace(lower=lower))
     for name, own in (("appo", TINY), ("bc", CLONING)):
         with pytest.raises(InterruptedError):
-            start(tmp_path / name, *own, f"--batch_runs={way}")
+            start(tmp_path / name, *own, f"--runs_axis={way}")
     assert lowered == [("appo_jax.reward_model", way), ("appo_jax.bc", way)]
 
 
@@ -383,7 +397,7 @@ def test_spread_over_eight_devices(
             *(sys.executable, "-c", _EIGHT_DEVICES, str(ROOT)),
             *flags,
             f"--data_dir={data_dir}",
-            *("--chunk_updates=2", "--workdir=eight", f"--batch_runs={way}"),
+            *("--chunk_updates=2", "--workdir=eight", f"--runs_axis={way}"),
         ],
         cwd=tmp_path,
         env={**os.environ, **xla_flags("--xla_force_host_platform_device_count=8")},
@@ -440,7 +454,7 @@ def test_flags_of_a_grid(data_dir: Path) -> None:
         f"--task={TASK},{TASK}-v2": f"--task={TASK},{TASK}-v2: one task twice",
         f"--task={TASK},swep": "--task: task 'swep' is none of",
         "--num_feedback=3,0": "--num_feedback=0: expected a whole number from 1",
-        "--batch_runs=pmap": "--batch_runs=pmap: expected auto, map or vmap",
+        "--runs_axis=pmap": "--runs_axis=pmap: expected auto, map or vmap",
         "--runs_per_group=-1": "--runs_per_group=-1: expected a whole number from 0",
         "--num_seeds=0": "--num_seeds=0: expected a whole number from 1",
     }.items():

@@ -202,3 +202,20 @@ def test_data_without_rewards_and_labels_of_any_length(
     data = {dataset.id: datasets.obtain(run, execution, silent)}
     with pytest.raises(InputError, match=r"compares segments of up to 20 steps, which ipl can't, "):
         labels.obtain_all([run], execution, data, silent)
+
+
+def test_a_named_data_set_is_of_every_runs_environment(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    rows = draw.normal(size=(2, 31, 39))
+    episodes = [
+        Episode(one, draw.uniform(-1, 1, (30, 4)), one[1:, 0], np.zeros(30)) for one in rows
+    ]
+    dataset = from_episodes(episodes, "mine/own-v0", {"environment_id": f"{TASK}-v3"})
+    minari_io.save(dataset, tmp_path)
+    own = [flag for flag in TINY if not flag.startswith(("--dataset_size", "--task"))]
+    places = (f"--data_dir={tmp_path}", "--dataset=mine/own-v0", f"--workdir={tmp_path}")
+    runs, execution = parse(*own, *places, f"--task={TASK},drawer-open")
+    folder = RunFolder(runs, execution)
+    with pytest.raises(InputError, match=f"data of {TASK}-v3, expected data of drawer-open-v3"):
+        datasets.obtain_all(runs, folder, execution, silent)
+    assert list(datasets.obtain_all(runs[:1], folder, execution, silent)) == ["mine/own-v0"]

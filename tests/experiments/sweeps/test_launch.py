@@ -65,7 +65,7 @@ def test_groups_are_decided_where_a_grid_trains(
         launch.runner, "run", lambda _, own, report: trained.append(own.runs_per_group)
     )
     launch.in_process(grid, print)
-    monkeypatch.setattr(plan.training, "choose_batch_runs", lambda wanted: "vmap")
+    monkeypatch.setattr(plan.training, "choose_runs_axis", lambda wanted: "vmap")
     launch.in_process(grid, print)  # on an accelerator: as many as fit
     monkeypatch.undo()
     assert trained == [2, 0]

@@ -221,7 +221,7 @@ def test_a_worker_uses_its_own_machine(
         clusters.runner, "run", lambda _, own, report: trained.append(own.runs_per_group)
     )
     assert carried_out(tmp_path, num_seeds=3) is None
-    monkeypatch.setattr(plan.training, "choose_batch_runs", lambda wanted: "vmap")
+    monkeypatch.setattr(plan.training, "choose_runs_axis", lambda wanted: "vmap")
     assert carried_out(tmp_path, num_seeds=3) is None
     assert trained == [3, 0]
     assert cached == ["cache", "cache"]

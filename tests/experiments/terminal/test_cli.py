@@ -54,6 +54,7 @@ def define_flags(values, argv):
     if "--ending=early" in argv:
         raise InputError("--ending: early, expected another")
     flags.DEFINE_string("ending", None, "how it ends", flag_values=values, module_name="endings")
+    flags.DEFINE_integer("runs_per_group", 0, "", flag_values=values, module_name="endings")
 
 for ending in sys.argv[1:]:
     sys.stdout.flush()

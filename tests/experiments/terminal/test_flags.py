@@ -46,7 +46,7 @@ BAD_VALUES = {
     "--reward=foo": "--reward=foo: expected learned, shuffled, negated, true, zero or none",
     "--reward=none": "--reward=none: expected learned, shuffled, negated, zero or true with",
     "--reward_scale=foo": "--reward_scale=foo: expected minmax or raw",
-    "--batch_runs=pmap": "--batch_runs=pmap: expected auto, map or vmap",
+    "--runs_axis=pmap": "--runs_axis=pmap: expected auto, map or vmap",
     "--dataset=nothing": "--dataset=nothing: for button-press-topdown-v3 expected auto, medium-re",
     "--dataset_size=501": "--dataset_size=501: expected a multiple of",
     "--dataset_size=0": "--dataset_size=0: expected a whole number from 1",
