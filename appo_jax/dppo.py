@@ -31,7 +31,7 @@ from appo_jax.types import Metrics, Store, View
 
 @dataclasses.dataclass(frozen=True)
 class Config(Settings):
-    """What shapes the program. Defaults are those of DPPO's code."""
+    """What shapes the program. Defaults are those of DPPO's code, but for the window's 25 steps."""
 
     hidden_layers: int = setting(2, "hidden layers of the policy (ReLU)", high=MAX_LAYERS)
     hidden_dim: int = setting(256, "units of each hidden layer", high=MAX_UNITS)

@@ -76,6 +76,7 @@ def test_shapes_must_fit() -> None:
     ],
 )
 def test_distance_by_hand(predicted: float, action: float, expected: float) -> None:
+    # Windows are whole: there are no padded rows that a mean would have to leave out.
     found = dppo.window_distance(jnp.full((3, 5, 4), predicted), jnp.full((3, 5, 4), action))
     assert found.shape == (3,)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
