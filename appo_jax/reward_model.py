@@ -53,7 +53,7 @@ class Config(Settings):
         "if left out",
     )
     scale: Literal["minmax", "raw"] = setting(
-        "minmax", "of r_hat: minmax ([0, 1] over the data set) or raw (the members' mean)"
+        "minmax", "what r_hat is brought to: minmax ([0, 1] over the data set) or raw (no scaling)"
     )
 
 

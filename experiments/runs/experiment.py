@@ -71,7 +71,9 @@ class Experiment(Settings):
         "step is worth less: rewards from 0 up), the goal (each costs something: below 0), or "
         "unknown (their zero stays where --reward_scale puts it; minmax: a fall)",
     )
-    seed: int = setting(0, "of labels, initialisation, batches and evaluation", low=0, high=MAX_INT)
+    seed: int = setting(
+        0, "decides labels, initialisation, batches and evaluations", low=0, high=MAX_INT
+    )
     num_updates: int = setting(250_000, "updates of the policy; more of them extend a run")
     eval_interval: int = setting(5_000, "updates between evaluations")
     eval_episodes: int = setting(50, "episodes of one evaluation", high=MAX_ROWS)

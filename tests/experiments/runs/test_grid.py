@@ -151,8 +151,8 @@ def test_a_run_of_a_grid_is_bit_equal_to_itself_alone(
     ).read_text()
 
 
-@pytest.mark.slow  # with another algorithm, one that is stopped in its second batch is in CI
-def test_batches_of_runs_change_nothing(
+@pytest.mark.slow  # with another algorithm, a grid that is stopped in its second group is in CI
+def test_groups_of_runs_change_nothing(
     grid: Path, start: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled: list[str] = []
@@ -164,7 +164,7 @@ def test_batches_of_runs_change_nothing(
         compile(program, *arguments)
 
     monkeypatch.setattr(TrainingProgram, "compile", noting)
-    # Batches of 6, 6 and 4 runs, the last filled up.
+    # Groups of 6, 6 and 4 runs, the last filled up.
     entries = start(tmp_path, *GRID, "--runs_per_group=6", "--chunk_updates=6")
     assert len(entries) == 16
     folders = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
@@ -193,7 +193,7 @@ def test_adding_a_seed_changes_no_other_run(
         assert metrics.values(run, "eval", "eval/return") == expected
 
 
-def test_a_grid_stopped_in_its_second_batch_goes_on(
+def test_a_grid_stopped_in_its_second_group_goes_on(
     cloned: Path, start: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = (*CLONING, "--runs_per_group=8", "--chunk_updates=8")
@@ -202,7 +202,7 @@ def test_a_grid_stopped_in_its_second_batch_goes_on(
         with pytest.raises(signals.Stopped, match="at update 20"):
             start(tmp_path, *arguments)
     with monkeypatch.context() as patch:
-        signal_at(patch, 30, 2)  # of the first batch, then of the second
+        signal_at(patch, 30, 2)  # of the first group, then of the second
         for _ in range(2):
             with pytest.raises(signals.Stopped, match="at update 30"):
                 start(tmp_path, *arguments)
@@ -263,12 +263,12 @@ def test_a_run_that_goes_wrong_stops_alone(
     states = _states(tmp_path / "two")
     assert states.step.tolist() == [60, 0]
     assert "(1 diverged)" in results.table(entries)
-    # Also where the first batch has no run left.
+    # Also where the first group has no run left.
     flags = ("--lam=1e30,0.03", "--runs_per_group=1", "--chunk_updates=5")
-    entries = start(tmp_path / "batches", *flags)
+    entries = start(tmp_path / "groups", *flags)
     assert [entry.stopped_at for entry in entries] == [0, None]
     for left, right in zip(
-        found(tmp_path / "batches", 1)[1], found(tmp_path / "one", 0)[1], strict=True
+        found(tmp_path / "groups", 1)[1], found(tmp_path / "one", 0)[1], strict=True
     ):
         np.testing.assert_array_equal(left, right)
 
