@@ -51,7 +51,7 @@ def machine() -> Row:
 def table(rows: Sequence[Row]) -> str:
     """The rows of all figures, one line each."""
     lines = [
-        f"{'figure':<10}{'':<22}{'unit':<10}{'median':>9}{'min':>9}{'max':>9}"
+        f"{'figure':<12}{'':<22}{'unit':<10}{'median':>9}{'min':>9}{'max':>9}"
         f"{'first / this':>14}{'updates/s':>11}{'GFLOP/s':>9}{'of products':>13}"
     ]
     optional = (
@@ -62,7 +62,7 @@ def table(rows: Sequence[Row]) -> str:
     )
     for row in rows:
         line = (
-            f"{row['figure']:<10}{row['name']:<22}{row['unit']:<10}{row['median']:>9.2f}"
+            f"{row['figure']:<12}{row['name']:<22}{row['unit']:<10}{row['median']:>9.2f}"
             f"{row['min']:>9.2f}{row['max']:>9.2f}"
         )
         for name, width, form in optional:

@@ -105,7 +105,7 @@ def test_the_table_of_algorithms(name: str) -> None:
     found = registry.ALGORITHMS[name]
     learner, reward_learner = found.policy_learner, found.reward_learner
     (row,) = re.findall(rf"^\| \[`{name}`\]\(#{name}\) \|(.*)\|$", ALGORITHMS, re.MULTILINE)
-    *_, file, parameters, reward_file, reward_parameters, _ = map(str.strip, row.split("|"))
+    *_, file, parameters, reward_file, reward_parameters, _, _ = map(str.strip, row.split("|"))
     init = functools.partial(learner.init, learner.Config(), observation_dim=39, action_dim=4)
     counted = num_trainable(jax.eval_shape(init, jax.random.key(0)))
     assert (file, parameters) == (f"{{py:mod}}`~{learner.__name__}`", f"{counted:,}")
