@@ -295,13 +295,7 @@ def torch_iql_workload(store: Store, num_updates: int) -> Workload:
 
     def sample() -> torch_iql.Batch:
         rows = _torch_draw(data.transition_rows, (IQL_CONFIG.batch_size,))
-        return torch_iql.Batch(
-            observations=data.observations[rows],
-            actions=data.actions[rows],
-            rewards=data.rewards[rows],
-            next_observations=data.observations[rows + 1],
-            terminations=data.terminations[rows],
-        )
+        return torch_iql.Batch(rewards=data.rewards[rows], **_torch_steps(data, rows))
 
     def work() -> None:
         for _ in range(num_updates):
@@ -321,12 +315,7 @@ def torch_ipl_workload(store: Store, num_updates: int) -> Workload:
     offsets = torch.arange(IPL_CONFIG.crop_rows - 1)
 
     def steps(rows: Any) -> torch_ipl.Steps:
-        return torch_ipl.Steps(
-            observations=data.observations[rows],
-            actions=data.actions[rows],
-            next_observations=data.observations[rows + 1],
-            terminations=data.terminations[rows],
-        )
+        return torch_ipl.Steps(**_torch_steps(data, rows))
 
     def sample() -> torch_ipl.Batch:
         pairs = torch.randint(len(data.pair_rows), (IPL_CONFIG.num_pairs,))
@@ -380,6 +369,15 @@ def _torch_store(store: Store) -> Any:
     torch.set_num_threads(workers.available_cores())
     store = store.replace(terminations=store.terminations.astype(jnp.float32))
     return jax.tree.map(lambda array: torch.from_numpy(np.array(array)), store)
+
+
+def _torch_steps(data: Any, rows: Any) -> dict[str, Any]:
+    return {
+        "observations": data.observations[rows],
+        "actions": data.actions[rows],
+        "next_observations": data.observations[rows + 1],
+        "terminations": data.terminations[rows],
+    }
 
 
 def _torch_draw(rows: Any, shape: tuple[int, ...]) -> Any:
