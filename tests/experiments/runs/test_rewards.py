@@ -107,8 +107,8 @@ def test_labels_upside_down_and_ties_alone_are_told(
     share = folders["turned"].metrics.values(0, "reward", "reward/accuracy")[20]
     assert share < 0.3
     assert told[0].startswith(
-        f"warning: reward model of {dataset.id}, seed 0: by the true rewards it is right on "
-        f"{100 * share:.1f} % of "
+        f"warning: reward model of {dataset.id}, seed 0, 200 labels: by the true rewards it is "
+        f"right on {100 * share:.1f} % of "
     )
     for name, strict in (("turned", 200 - given.num_ties), ("ties", 0)):
         judged, correct = (
