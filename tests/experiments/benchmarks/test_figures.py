@@ -1,6 +1,7 @@
 """The arithmetic of the figures, on times that are made up, and one figure measured for real."""
 
 import collections
+import importlib.util
 from collections.abc import Callable
 
 import numpy as np
@@ -44,7 +45,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, list[float]]],
     def use(seconds: dict[str, list[float]]) -> list[tuple]:
         asked: list[tuple] = []
         monkeypatch.setattr(figures, "random_store", lambda size: (f"{size} rows", "view"))
-        for kind in ("jax", "product", "reward", "relabel"):
+        for kind in ("jax", "product", "reward", "relabel", "torch_transformer"):
             monkeypatch.setattr(
                 figures,
                 f"{kind}_workload",
@@ -89,17 +90,26 @@ def test_many_runs_by_hand(timed: Callable[[dict[str, list[float]]], list[tuple]
     assert "fraction_of_products" not in one_product | four_product
 
 
-def test_a_transformer_by_hand(timed: Callable[[dict[str, list[float]]], list[tuple]]) -> None:
-    names = ("pt's reward model", "its products")
-    asked = timed({names[0]: [2.0, 2.2, 2.4], names[1]: [1.1, 1.0, 1.2]})
-    ours, products = figures.transformer_figure(3, 100)
-    assert [row["name"] for row in (ours, products)] == list(names)
+@pytest.mark.parametrize("has_torch", [True, False])
+def test_a_transformer_by_hand(
+    timed: Callable[[dict[str, list[float]]], list[tuple]],
+    monkeypatch: pytest.MonkeyPatch,
+    has_torch: bool,
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: has_torch)
+    names = ("pt's reward model", "its products", "PyTorch, eager")
+    seconds = ([2.0, 2.2, 2.4], [1.1, 1.0, 1.2], [4.0, 4.4, 4.8])
+    asked = timed(dict(zip(names, seconds, strict=True)))
+    ours, products, *others = figures.transformer_figure(3, 100)
+    assert [row["name"] for row in (ours, products, *others)] == list(names[: 2 + has_torch])
     # Two updates of the 225 pairs of a batch, of which a CPU takes 15 at once.
     part = workloads.transformer_products(15)
     assert asked == [
         ("reward", f"{figures.SMALL} rows", "view", 2, preference_transformer),
         ("product", part, 30, 1),
+        *([("torch_transformer", f"{figures.SMALL} rows", 2)] * has_torch),
     ]
+    assert [row["first_over_this"] for row in others] == [pytest.approx(0.5)] * has_torch
     assert ours["median"] == pytest.approx(1100)  # ms
     assert ours["fraction_of_products"] == pytest.approx(0.5)
     assert ours["gflop_per_second"] == pytest.approx(15 * figures.flop(part) / 1.1e9)
