@@ -12,6 +12,7 @@ from appo_jax.data import dataset, sampling
 from appo_jax.types import LabelledPairs
 
 LENGTH = 2
+jitted_sample = jax.jit(appo.sample, static_argnums=0)
 
 
 def pairs_at(rows: list[list[int]], labels: list[float]) -> LabelledPairs:
@@ -108,9 +109,7 @@ def test_appo_may_compare_the_labelled_pairs(two_sets: list[dataset.Dataset]) ->
     store, views = dataset.to_device_together(two_sets, LENGTH)
     store, (_, view) = dataset.with_pairs(store, views, [FIRST, SECOND])
     config = appo.Config(batch_size=1, num_pairs=50, segment_length=LENGTH, labelled_pairs=True)
-    pairs = jax.jit(appo.sample, static_argnums=0)(
-        config, jax.random.key(0), jnp.int32(0), store, view
-    ).segment_pairs
+    pairs = jitted_sample(config, jax.random.key(0), jnp.int32(0), store, view).segment_pairs
     rows = np.asarray(pairs.rewards[:, :, 0] - 0.5)  # `numbered`, as above
     assert set(map(tuple, rows.astype(int).tolist())) == {(20, 28), (26, 34)}
     assert pairs.is_step is not None
@@ -124,9 +123,7 @@ def test_a_labelled_last_action_has_no_part_in_appos_error(
     store, (view,) = dataset.to_device_together([numbered()], LENGTH)
     store, (view,) = dataset.with_pairs(store, [view], [pairs_at([[2, 17]], [1.0])])
     config = appo.Config(batch_size=1, num_pairs=1, segment_length=LENGTH, labelled_pairs=True)
-    pairs = jax.jit(appo.sample, static_argnums=0)(
-        config, jax.random.key(0), jnp.int32(0), store, view
-    ).segment_pairs
+    pairs = jitted_sample(config, jax.random.key(0), jnp.int32(0), store, view).segment_pairs
     assert np.asarray(pairs.is_step).tolist() == [[[True, False]] * 2]
     np.testing.assert_array_equal(pairs.actions[0, :, 0, 0], [2.25, 17.25])
 

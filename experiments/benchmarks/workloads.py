@@ -297,11 +297,7 @@ def torch_iql_workload(store: Store, num_updates: int) -> Workload:
         rows = _torch_draw(data.transition_rows, (IQL_CONFIG.batch_size,))
         return torch_iql.Batch(rewards=data.rewards[rows], **_torch_steps(data, rows))
 
-    def work() -> None:
-        for _ in range(num_updates):
-            reference.update(sample())
-
-    return work
+    return _torch_updates(reference, sample, num_updates)
 
 
 def torch_ipl_workload(store: Store, num_updates: int) -> Workload:
@@ -328,11 +324,7 @@ def torch_ipl_workload(store: Store, num_updates: int) -> Workload:
             replay=steps(_torch_draw(data.transition_rows, (IPL_CONFIG.replay_batch,))),
         )
 
-    def work() -> None:
-        for _ in range(num_updates):
-            reference.update(sample())
-
-    return work
+    return _torch_updates(reference, sample, num_updates)
 
 
 def torch_transformer_workload(store: Store, num_updates: int) -> Workload:
@@ -355,6 +347,10 @@ def torch_transformer_workload(store: Store, num_updates: int) -> Workload:
             labels=data.pair_labels[pairs],
         )
 
+    return _torch_updates(reference, sample, num_updates)
+
+
+def _torch_updates(reference: Any, sample: Callable[[], Any], num_updates: int) -> Workload:
     def work() -> None:
         for _ in range(num_updates):
             reference.update(sample())

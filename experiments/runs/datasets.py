@@ -29,7 +29,8 @@ def obtain_all(
             folder.check_dataset(dataset)
             report(Told(f"data: {_in_words(dataset)}"))
             found[run.dataset.id] = dataset
-        _check_environment(found[run.dataset.id], run, execution)
+        else:
+            _check_environment(found[run.dataset.id], run, execution)
     return found
 
 

@@ -42,9 +42,9 @@ class Evaluations:
         written: Callable[[], object],
     ):
         """runs: by number, in the order of slots. names: of runs, for messages; none of the only
-        one. is_evaluated: whether an update's policy is to
-        be. initial: the states before the first update, or snapshots of them. came: holds the
-        signal that asks to stop. written: called when an evaluation is on disk.
+        one. is_evaluated: whether an update's policy is to be. initial: the states before the
+        first update, or snapshots of them. came: holds the signal that asks to stop. written:
+        called when an evaluation is on disk.
         """
         self._runs, self._names = runs, names
         self._normalisers, self._scales = normalisers, scales
