@@ -266,12 +266,14 @@ def test_the_same_numbers_by_any_number_of_workers(
     with workers.pool(2) as two:
         pending = [
             evaluation.start(executor, policy, TASK, 1, 500, num_episodes)
-            for executor, num_episodes in ((two, 6), (pool, 6))
+            for executor, num_episodes in ((two, 6), (pool, 6), (pool, 5))
         ]
-        by_two, once = (evaluation.result() for evaluation in pending)
+        by_two, once, five = (evaluation.result() for evaluation in pending)
     assert all(evaluation.done() for evaluation in pending)
     assert by_two.returns.shape == by_two.succeeded.shape == (6,)
     assert_same(once, by_two)
+    first = Episodes(*(getattr(by_two, field.name)[:5] for field in dataclasses.fields(Episodes)))
+    assert_same(five, first)
     assert len(set(by_two.returns)) == 6  # each has its own goal
     assert np.isfinite(by_two.returns).all()
 
