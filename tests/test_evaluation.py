@@ -18,6 +18,7 @@ from appo_jax.envs.environment import Outcome
 from appo_jax.evaluation import Episodes, Policy
 from appo_jax.trainable import snapshot
 from appo_jax.types import InputError
+from tests.helpers.processes import InTurn
 
 TASK = "drawer-open-v3"
 
@@ -249,7 +250,7 @@ def policy() -> Policy:
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[ProcessPoolExecutor]:
-    with workers.pool(1) as pool:
+    with workers.pool(2) as pool:
         yield pool
 
 
@@ -263,12 +264,11 @@ def assert_same(found: Episodes, expected: Episodes) -> None:
 def test_the_same_numbers_by_any_number_of_workers(
     policy: Policy, pool: ProcessPoolExecutor
 ) -> None:
-    with workers.pool(2) as two:
-        pending = [
-            evaluation.start(executor, policy, TASK, 1, 500, num_episodes)
-            for executor, num_episodes in ((two, 6), (pool, 6), (pool, 5))
-        ]
-        by_two, once, five = (evaluation.result() for evaluation in pending)
+    pending = [
+        evaluation.start(executor, policy, TASK, 1, 500, num_episodes)
+        for executor, num_episodes in ((pool, 6), (InTurn(), 6), (pool, 5))
+    ]
+    by_two, once, five = (evaluation.result() for evaluation in pending)
     assert all(evaluation.done() for evaluation in pending)
     assert by_two.returns.shape == by_two.succeeded.shape == (6,)
     assert_same(once, by_two)

@@ -62,6 +62,14 @@ for_each_small_learner = pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in LEARNERS],
 )
+# A program of DPPO's predictor is that of Preference Transformer, but for its loss.
+for_each_distinct_learner = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name == "preference_predictor"))
+        for name in LEARNERS
+    ],
+)
 for_each_policy = pytest.mark.parametrize("name", POLICY_LEARNERS)
 for_each_reward = pytest.mark.parametrize("name", REWARD_LEARNERS)
 
@@ -378,14 +386,14 @@ def test_a_caller_may_jit_vmap_and_scan(name: str) -> None:
     )
 
 
-@for_each_learner
+@for_each_distinct_learner
 def test_parameters_do_not_depend_on_the_cut_into_chunks(name: str) -> None:
     whole, _ = trained(name, num_updates=2, chunks=2)
     single, _ = trained(name, num_updates=1, chunks=4)
     chex.assert_trees_all_equal(whole, single)
 
 
-@for_each_learner
+@for_each_distinct_learner
 def test_under_map_a_run_is_bit_equal_to_itself_alone(name: str) -> None:
     together, alone = trained(name, RUNS), trained(name, 1)
     chex.assert_trees_all_equal(one_row(together, 0), alone)

@@ -170,7 +170,8 @@ def held_out_loss(params: Any) -> float:
 
 
 @pytest.mark.parametrize(
-    ("evaluation_epochs", "due", "least_improvement"), [(1, [2, 4, 6, 8], 1e-3), (3, [6, 8], 10.0)]
+    ("evaluation_epochs", "due", "least_improvement"),
+    [(3, [6, 8], 10.0), pytest.param(1, [2, 4, 6, 8], 1e-3, marks=pytest.mark.slow)],
 )
 def test_the_best_of_the_evaluations_is_kept(
     evaluation_epochs: int, due: list[int], least_improvement: float

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import multiprocessing
 import time
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from typing import Any
 
@@ -94,11 +95,16 @@ def test_seeds_of_an_episode_do_not_depend_on_the_size() -> None:
         )
 
 
-def test_workers_make_the_data_that_one_process_makes() -> None:
-    here = run_short(InTurn(), seed=0).digest()
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Executor]:
     with workers.pool(2) as executor:
-        assert run_short(executor, seed=0).digest() == here
-        assert run_short(executor, seed=1).digest() != here
+        yield executor
+
+
+def test_workers_make_the_data_that_one_process_makes(pool: Executor) -> None:
+    here = run_short(InTurn(), seed=0).digest()
+    assert run_short(pool, seed=0).digest() == here
+    assert run_short(pool, seed=1).digest() != here
 
 
 @pytest.mark.parametrize(
@@ -194,7 +200,9 @@ def test_environments_are_kept() -> None:
     assert first[0] is not first[1]
 
 
-def test_collect() -> None:
+def test_collect(pool: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "pool", lambda _: pool)
+    monkeypatch.setattr(pool, "shutdown", lambda **_: None)
     seen: list[tuple[int, int]] = []
     dataset = scripted.collect("button-press-topdown-v2", 6000, 0, 2, lambda *p: seen.append(p))
     assert seen == [(500 * (i + 1), 6000) for i in range(12)]

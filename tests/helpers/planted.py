@@ -90,16 +90,36 @@ def returns(policy: Any) -> float:
     return float(1 - jnp.linalg.norm(ends, axis=1).mean())
 
 
+@functools.cache
+def _bounds() -> tuple[float, float]:
+    """Returns of uniformly random actions and of the best."""
+    worst = returns(lambda here, key: jax.random.uniform(key, here.shape, minval=-1, maxval=1))
+    return worst, returns(lambda here, key: jnp.clip(here / STEP, -1, 1))
+
+
 def score(policy: Any) -> float:
     """0 for uniformly random actions, 100 for the best."""
-    worst = returns(lambda here, key: jax.random.uniform(key, here.shape, minval=-1, maxval=1))
-    best = returns(lambda here, key: jnp.clip(here / STEP, -1, 1))
+    worst, best = _bounds()
     return 100 * (returns(policy) - worst) / (best - worst)
 
 
 def _of(cls: Any, names: dict[str, Any]) -> dict[str, Any]:
     own = {field.name for field in fields(cls)}
     return {name: value for name, value in names.items() if name in own}
+
+
+@functools.cache
+def _stored(informed: bool, seed: int) -> tuple[Store, View, LabelledPairs]:
+    """The data with their labels, those shuffled among their pairs where not `informed`."""
+    data = make_data()
+    labels = preferences.scripted(data, seed, NUM_LABELS, STRETCH, tie_threshold=0.0)
+    if not informed:
+        order = np.random.default_rng(seed).permutation(NUM_LABELS)
+        labels = dataclasses.replace(labels, labels=labels.labels[order])
+    store, view = dataset.to_device(data, STRETCH)
+    pairs = labels.to_device(data)
+    store, (view,) = dataset.with_pairs(store, [view], [pairs])
+    return store, view, pairs
 
 
 @functools.cache
@@ -111,21 +131,13 @@ def trained_score(algorithm: str, informed: bool = True, seed: int = 0, **change
     """
     names = SETTINGS | SETTINGS_OF.get(algorithm, {}) | changed
     found, data = registry.algorithm(algorithm), make_data()
-    labels = preferences.scripted(data, seed, NUM_LABELS, STRETCH, tie_threshold=0.0)
-    if not informed:
-        order = np.random.default_rng(seed).permutation(NUM_LABELS)
-        labels = dataclasses.replace(labels, labels=labels.labels[order])
-    store, view = dataset.to_device(data, STRETCH)
-    pairs = labels.to_device(data)
-    store, (view,) = dataset.with_pairs(store, [view], [pairs])
-    policy_key, reward_key = jax.random.split(jax.random.key(seed))
-    rewards = _rewards(found, names, data, store, view, pairs, informed, reward_key)
-    store = store.replace(rewards=rewards)
+    store, view, _ = _stored(informed, seed)
+    store = store.replace(rewards=_rewards(found, names, informed, seed))
     learner = found.policy_learner
     config = learner.Config(**_of(learner.Config, names))
     swept = {name: jnp.float32(value) for name, value in _of(learner.Swept, names).items()}
     init = jax.jit(learner.init, static_argnums=(0, 2, 3))
-    init_key, batch_key = jax.random.split(policy_key)
+    init_key, batch_key = jax.random.split(_keys(seed)[0])
     state = init(config, init_key, 2, 2, **swept)
     num_updates = names["num_updates"]
     state, _ = training.train(learner, config, num_updates, state, batch_key, store, view)
@@ -133,29 +145,33 @@ def trained_score(algorithm: str, informed: bool = True, seed: int = 0, **change
     return score(jax.jit(lambda here, _: learner.act(config, state, normalise(here))))
 
 
+def _keys(seed: int) -> jax.Array:
+    """Of the policy and of what it learns from."""
+    return jax.random.split(jax.random.key(seed))
+
+
 def _rewards(
-    found: registry.Algorithm,
-    names: dict[str, Any],
-    data: Dataset,
-    store: Store,
-    view: View,
-    pairs: LabelledPairs,
-    informed: bool,
-    key: jax.Array,
+    found: registry.Algorithm, names: dict[str, Any], informed: bool, seed: int
 ) -> jax.Array:
     """What the policy learns from, `[rows]`."""
+    data = make_data()
     if found.true_rewards:
         true = reward_controls.true_rewards(data)
         return reward_controls.controlled("true" if informed else "shuffled", 0, data, true)
     if found.reward_learner is None:
         return jnp.zeros(len(data.rewards))
-    learner = found.reward_learner
-    config = learner.Config(**_of(learner.Config, names))
+    config = found.reward_learner.Config(**_of(found.reward_learner.Config, names))
+    return _learned(found.reward_learner, config, informed, seed)
+
+
+@functools.cache  # several algorithms learn from one reward model
+def _learned(learner: Any, config: Any, informed: bool, seed: int) -> jax.Array:
+    store, view, pairs = _stored(informed, seed)
     num_pairs = len(pairs.labels)
     init = jax.jit(learner.init, static_argnums=(0, 2, 3, 4))
-    init_key, batch_key = jax.random.split(key)
+    init_key, batch_key = jax.random.split(_keys(seed)[1])
     state = init(config, init_key, 2, 2, num_pairs)
     num_updates = learner.num_updates(config, num_pairs)
     state, _ = training.train(learner, config, num_updates, state, batch_key, store, view, pairs)
     one = jax.tree.map(lambda leaf: leaf[None], (state, view))
-    return training.relabel(learner, config, one[0], store, one[1], len(data.rewards))[0]
+    return training.relabel(learner, config, one[0], store, one[1], len(store.actions))[0]

@@ -38,6 +38,7 @@ def test_first_policy_is_uniform_and_f_stays_in_its_class(runs: Runs) -> None:
         assert jnp.max(run.gaps) < 0.01
 
 
+@pytest.mark.slow
 def test_more_labels_and_iterations_find_a_better_policy() -> None:
     def suboptimality(num_labelled: int, num_iterations: int) -> float:
         total = 0.0

@@ -303,6 +303,7 @@ def test_parameters_after_updates(seed: int, critic_index: int, updates: int) ->
     assert_same_parameters(seed, critic_index, updates)
 
 
+@pytest.mark.slow  # by hand in test_appo_losses.py
 def test_losses_and_gradients_of_the_error_of_each_segment() -> None:
     assert_same_gradients(0, 1, pairwise_error=False)
 
