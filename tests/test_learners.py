@@ -414,15 +414,9 @@ def test_vmap_agrees(name: str) -> None:
     assert_close(trained(name, RUNS, runs_axis="vmap"), trained(name, RUNS))
 
 
-# The other way of a large learner is as long to compile, and the check is no learner's own.
-@pytest.mark.parametrize(
-    ("name", "runs_axis"),
-    [
-        pytest.param(name, way, marks=[pytest.mark.slow] * (way == "vmap" and name in LARGE))
-        for name in LEARNERS
-        for way in ("map", "vmap")
-    ],
-)
+# The programs of large learners take long to compile, and the check is no learner's own.
+@pytest.mark.parametrize("runs_axis", ["map", "vmap"])
+@for_each_small_learner
 def test_a_run_that_goes_wrong_keeps_its_last_good_state(name: str, runs_axis: Any) -> None:
     good, _ = trained(name, RUNS, runs_axis=runs_axis)
     states, keys, data = start(name, RUNS)

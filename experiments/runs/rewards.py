@@ -277,6 +277,8 @@ class _Fit:
             slots = [slot for slot, key in enumerate(self._keys) if key.dataset == id]
             if not slots:
                 continue
+            several = f", {len(slots)} times" if len(slots) > 1 else ""  # minutes, of transformers
+            self._report(Told(f"rewards of {dataset.num_transitions:,} transitions{several} ..."))
             relabelled = training.relabel(
                 self._learner,
                 self._config,

@@ -33,6 +33,7 @@ class Progress:
         self._began = time.monotonic()
         self._note = ""
         self._percent = -10
+        self._tenths = 0  # of a reward fit
         self._bar = tqdm(
             total=self._total,
             desc="sweep",
@@ -80,7 +81,7 @@ class Progress:
                 self._at, self._runs, self._note = done, runs, ""
                 self._left[self._number] -= done * runs
             case Began(stage):
-                self._note = stage
+                self._note, self._tenths = stage, 0
                 if self._bar.disable:
                     self.say(f"  {stage}")
                 self._show()
@@ -90,6 +91,9 @@ class Progress:
                 self._advance(done)
             case Advanced(stage, done, total, _):
                 self._note = f"{stage} {100 * done // total} %"
+                if self._bar.disable and 10 * done // total > self._tenths:
+                    self.say(f"  {self._note}")
+                self._tenths = 10 * done // total
                 self._show()
             case Evaluated(update, metric, score, _):
                 unit = "" if metric == "eval/return" else " %"

@@ -228,7 +228,11 @@ def test_sizes(name: str, size: int, unit: int) -> None:
 @pytest.mark.parametrize(
     ("cls", "message"),
     [
-        (odd.NotANumber, "the reward is nan at agent 1, episode 1, step 3"),
+        pytest.param(
+            odd.NotANumber,
+            "the reward is nan at agent 1, episode 1, step 3",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             odd.HugeObservation,
             "the observation is .*inf in column 0 at agent 0, episode 0, step 0",

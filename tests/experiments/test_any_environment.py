@@ -139,6 +139,7 @@ def odd_run(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
     return run
 
 
+@pytest.mark.slow  # by made-up episodes in test_evaluation.py
 def test_lost_episodes_leave_no_result(
     odd_run: Callable[..., RunResult], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -170,6 +171,7 @@ def test_episodes_end_at_their_first_success_where_that_is_asked_for(
     assert found == [(100, at_end)] * 3
 
 
+@pytest.mark.slow  # by made-up episodes in test_evaluation.py
 def test_an_environment_that_ignores_its_seed_is_told_of_once(
     odd_run: Callable[..., RunResult], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -413,6 +413,7 @@ def test_a_change_on_one_side_is_seen(mutation: str) -> None:
         assert_same_gradients(0, 1, **MUTATIONS[mutation])
 
 
+@pytest.mark.slow
 def test_the_other_error_is_seen() -> None:
     with pytest.raises(AssertionError, match="^loss critic"):
         assert_same_gradients(0, 1, cls=PairwiseAlways, pairwise_error=False)

@@ -31,7 +31,8 @@ def test_counts_all_runs_and_tells_how_long_is_left(
     progress.begin(0)
     progress(Told("data: some"))
     progress(Began("reward model (1000 labels)", 0, 10))
-    progress(Advanced("reward model (1000 labels)", 5, 10))
+    for done in range(1, 60):
+        progress(Advanced("reward model (1000 labels)", done, 100))
     progress(Began("training", 500, 1000, runs=2))  # an earlier start came half way
     now += 7
     progress(Paused(5))  # to compile
@@ -50,6 +51,15 @@ def test_counts_all_runs_and_tells_how_long_is_left(
     progress.close()
     text = lines.getvalue()
     assert "  data: some" in text
+    fits = [line for line in text.splitlines() if line.startswith("  reward model")]
+    assert [line.split(")")[1] for line in fits] == [
+        "",
+        " 10 %",
+        " 20 %",
+        " 30 %",
+        " 40 %",
+        " 50 %",
+    ]
     assert "sweep 30 %: grid 1 of 2 (appo, 2 runs), training" not in text
     assert "sweep 30 %: grid 1 of 2 (appo, 2 runs), about 28 s left" in text
     assert "sweep 50 %: grid 1 of 2 (appo, 2 runs), 40 % at 600" in text
