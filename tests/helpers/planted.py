@@ -49,8 +49,11 @@ SETTINGS = {
     "num_heads": 2,
     "head_dim": 8,
 }
-# Where a name means something else than in the other learners.
-SETTINGS_OF = {"dppo": {"lam": 0.9, "temperature": 0.1, "num_epochs": 6}}
+# Where a name means something else than in the other learners, or a fit takes longer.
+SETTINGS_OF = {
+    "dppo": {"lam": 0.9, "temperature": 0.1, "num_epochs": 6},
+    "pt": {"num_epochs": 14},
+}
 
 
 @functools.cache
