@@ -55,17 +55,18 @@ def run(
         # Figures go to files; Matplotlib falls over the name of a backend that it hasn't.
         os.environ.pop("MPLBACKEND", None)
         try:
-            main(flags.FLAGS)
+            try:
+                main(flags.FLAGS)
+            finally:
+                signals.end_at_once()
         except (InputError, Diverged) as error:
             sys.exit(f"error: {error}")
         except OSError as error:  # a full disk, above all
             sys.exit(f"error: {error}; {what_is_kept()}")
         except signals.Stopped as stopped:
-            signals.end_at_once()
             print(stopped, file=sys.stderr)
             sys.exit(stopped.exit_code)
         except KeyboardInterrupt:
-            signals.end_at_once()
             print(f"interrupted; {what_is_kept()}", file=sys.stderr)
             sys.exit(128 + signal.SIGINT)
         except BrokenProcessPool:

@@ -128,6 +128,7 @@ def test_ended_anywhere_and_started_again(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_killed_and_started_again(data_dir: Path, tmp_path: Path) -> None:
     """The same with `kill -9`, and with processes and evaluations as a user has them."""
     arguments = (*START, f"--data_dir={data_dir}")
@@ -142,15 +143,15 @@ def test_killed_and_started_again(data_dir: Path, tmp_path: Path) -> None:
         metrics = grids[-1] / "metrics.csv" if len(grids) == 2 else tmp_path / "none"
         return metrics.exists() and ",20,eval," in metrics.read_text()
 
-    wait_until(is_half_way, 120)
+    wait_until(is_half_way, 300)
     first.signal(signal.SIGKILL)
-    assert first.finish()[0] == -signal.SIGKILL
+    assert first.finish(300)[0] == -signal.SIGKILL
     before = contents(runs_of(killed)[0])
-    status, lines, stderr = Command(killed, *arguments, name="sweep").finish()
+    status, lines, stderr = Command(killed, *arguments, name="sweep").finish(300)
     assert (status, stderr) == (0, "")
     assert any(re.match(r"  going on from update [246]0", line) for line in lines)
     assert contents(runs_of(killed)[0]) == before
-    assert Command(whole, *arguments, name="sweep").finish()[0] == 0
+    assert Command(whole, *arguments, name="sweep").finish(300)[0] == 0
     check_the_same(killed, whole)
 
 

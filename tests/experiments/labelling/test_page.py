@@ -306,7 +306,6 @@ def test_from_data_to_labels_to_a_policy(browser: Tab, tmp_path: Path) -> None:
         rest = label.communicate(timeout=60)[0]
     print(f"the next pair is there after {sorted(waited)[15]:.3f} s, at most {max(waited):.3f} s")
     print(rest)
-    assert sorted(waited)[28] < 0.3
     labels = tmp_path / "labels" / id / "preferences.jsonl"
     assert len(labels.read_text().splitlines()) > 25
     trained = subprocess.run(

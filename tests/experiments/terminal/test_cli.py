@@ -32,8 +32,10 @@ def main(values):
     if values.ending == "figure":
         import matplotlib.figure
         return
-    if values.ending in ("stopped", "interrupt"):  # one signal more, while it tidies up
+    if values.ending in ("stopped", "interrupt", "late"):  # a signal while it tidies up
         atexit.register(signal.raise_signal, signal.SIGINT)
+    if values.ending == "late":
+        return
     if values.ending == "device":
         jax.config.update("jax_platforms", "nothing")
     if values.ending:
@@ -71,7 +73,7 @@ for ending in sys.argv[1:]:
 def ends() -> dict[str, tuple[int, list[str]]]:
     """Exit code and lines of each copy."""
     names = ["none", "input", "diverged", "disk", "stopped", "interrupt", "pool", "early", "bug"]
-    names += ["memory", "array", "device", "letters", "figure"]
+    names += ["memory", "array", "device", "letters", "figure", "late"]
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", _ENDINGS, *names],
         capture_output=True,
@@ -118,6 +120,12 @@ def ends() -> dict[str, tuple[int, list[str]]]:
 )
 def test_endings(ends: dict[str, tuple[int, list[str]]], name: str, code: int, last: str) -> None:
     assert ends[name] == (code, ["begins", last] if code else ["begins"])
+
+
+def test_a_signal_after_the_work_ends_it_without_a_word(
+    ends: dict[str, tuple[int, list[str]]],
+) -> None:
+    assert ends["late"] == (130, ["begins"])
 
 
 def test_a_command_may_end_while_its_flags_are_defined(
