@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import re
 import types
+from collections.abc import Collection
 from typing import Any
 
 import chex
@@ -55,21 +56,18 @@ REWARD_LEARNERS = distinct([found.reward_learner for found in registry.ALGORITHM
 LEARNERS = POLICY_LEARNERS | REWARD_LEARNERS
 JUDGES = [name for name, learner in LEARNERS.items() if hasattr(learner, "score")]
 
-for_each_learner = pytest.mark.parametrize("name", LEARNERS)
+
+def for_each(slow: Collection[str] = ()) -> pytest.MarkDecorator:
+    marked = [pytest.param(name, marks=[pytest.mark.slow] * (name in slow)) for name in LEARNERS]
+    return pytest.mark.parametrize("name", marked)
+
+
+for_each_learner = for_each()
 # For tests of what no learner does itself; the others' programs take long to compile.
 LARGE = ("ipl", "pvo", "preference_transformer", "preference_predictor")
-for_each_small_learner = pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in LEARNERS],
-)
+for_each_small_learner = for_each(slow=LARGE)
 # A program of DPPO's predictor is that of Preference Transformer, but for its loss.
-for_each_distinct_learner = pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] * (name == "preference_predictor"))
-        for name in LEARNERS
-    ],
-)
+for_each_distinct_learner = for_each(slow=["preference_predictor"])
 for_each_policy = pytest.mark.parametrize("name", POLICY_LEARNERS)
 for_each_reward = pytest.mark.parametrize("name", REWARD_LEARNERS)
 

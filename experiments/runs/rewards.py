@@ -163,8 +163,7 @@ class _Fit:
         if update == self._num_updates:
             return states
         interval = max(_LEAST_INTERVAL, -(-self._num_updates // _CHECKPOINTS))
-        several = f", {len(self._keys)} times" if len(self._keys) > 1 else ""
-        stage = f"reward model ({self._num_labels} labels{several})"
+        stage = f"reward model ({self._num_labels} labels{_times(len(self._keys))})"
         views = [self._feedback.views[key.dataset] for key in self._keys]
         work = Work(
             stage=stage,
@@ -277,8 +276,8 @@ class _Fit:
             slots = [slot for slot, key in enumerate(self._keys) if key.dataset == id]
             if not slots:
                 continue
-            several = f", {len(slots)} times" if len(slots) > 1 else ""  # minutes, of transformers
-            self._report(Told(f"rewards of {dataset.num_transitions:,} transitions{several} ..."))
+            what = f"{dataset.num_transitions:,} transitions{_times(len(slots))}"
+            self._report(Told(f"rewards of {what} ..."))  # transformers take minutes
             relabelled = training.relabel(
                 self._learner,
                 self._config,
@@ -290,6 +289,10 @@ class _Fit:
             )
             found |= {self._keys[slot]: own for slot, own in zip(slots, relabelled, strict=True)}
         return found
+
+
+def _times(count: int) -> str:
+    return f", {count} times" if count > 1 else ""
 
 
 def _digest(feedback: Feedback, key: LabelKey) -> str:

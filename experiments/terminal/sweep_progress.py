@@ -91,9 +91,10 @@ class Progress:
                 self._advance(done)
             case Advanced(stage, done, total, _):
                 self._note = f"{stage} {100 * done // total} %"
-                if self._bar.disable and 10 * done // total > self._tenths:
+                tenths = 10 * done // total
+                if self._bar.disable and tenths > self._tenths:
                     self.say(f"  {self._note}")
-                self._tenths = 10 * done // total
+                self._tenths = tenths
                 self._show()
             case Evaluated(update, metric, score, _):
                 unit = "" if metric == "eval/return" else " %"
