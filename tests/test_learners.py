@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from jax.interpreters import partial_eval
 
-from appo_jax import iql, registry, training
+from appo_jax import iql, registry, training, transformer
 from appo_jax.settings import Field, fields, setting
 from appo_jax.trainable import snapshot
 from appo_jax.types import LabelledPairs, SegmentPairs, Store, View
@@ -66,6 +66,8 @@ for_each_learner = for_each()
 # For tests of what no learner does itself; the others' programs take long to compile.
 LARGE = ("ipl", "pvo", "preference_transformer", "preference_predictor")
 for_each_small_learner = for_each(slow=LARGE)
+# Most settings of these learners are read by the code of another.
+LIKE = {"pvo": iql, "preference_predictor": transformer}
 # A program of DPPO's predictor is that of Preference Transformer, but for its loss.
 for_each_distinct_learner = for_each(slow=["preference_predictor"])
 for_each_policy = pytest.mark.parametrize("name", POLICY_LEARNERS)
@@ -259,7 +261,12 @@ def usual_program(name: str) -> str:
 @pytest.mark.parametrize(
     ("name", "field"),
     [
-        pytest.param(name, field, id=f"{name}-{field.name}")
+        pytest.param(
+            name,
+            field,
+            id=f"{name}-{field.name}",
+            marks=[pytest.mark.slow] * (name in LIKE and field in fields(LIKE[name].Config)),
+        )
         for name, learner in LEARNERS.items()
         for field in fields(learner.Config)
     ],

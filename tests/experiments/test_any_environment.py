@@ -114,6 +114,7 @@ def hopper_data(id: str, action: float = 1.0) -> Dataset:
     return from_episodes(episodes, id)
 
 
+@pytest.mark.slow  # by made-up episodes in test_evaluation.py, test_dataset.py and test_iql.py
 def test_with_terminations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     minari_io.save(hopper_data("mine/hopper-v0"), tmp_path)
     arguments = flags("Hopper-v5", "mine/hopper-v0", tmp_path, "oracle")

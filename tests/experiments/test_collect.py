@@ -46,7 +46,7 @@ def parsed(*arguments: str) -> FlagValues:
 
 def test_collects_saves_and_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--task=drawer-open-v2", "--size=1000", "--seed=2", f"--data_dir={tmp_path}"]
-    first = run(*flags, "--num_workers=2")
+    first = run(*flags, "--num_workers=1")
     assert first.returncode == 0, first.stderr
     assert ID in first.stdout
     assert str(tmp_path / ID) in first.stdout

@@ -15,7 +15,7 @@ from tests.helpers.runs import TINY, Command, write_buffers
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "adding_an_algorithm.md").read_text()
 OWN = ("segment_length", "hidden_dim", "batch_size", "task", "dataset_size", "num_feedback")
-OWN += ("tie_threshold", "num_updates", "eval_interval", "chunk_updates")
+OWN += ("tie_threshold", "num_updates", "eval_interval", "chunk_updates", "num_workers")
 FLAGS = [flag for flag in TINY if flag.removeprefix("--").split("=")[0] in OWN]
 FLAGS.append("--eval_episodes=1")
 
@@ -68,7 +68,7 @@ def test_it_trains_goes_on_and_is_evaluated(checkout: Path) -> None:
     entries = json.loads((checkout / "run" / "summary.json").read_text())["runs"]
     assert [entry["settings"]["learning_rate"] for entry in entries] == [0.001, 0.01]
     evaluate = ("experiments.evaluate", "--checkpoint=run", "--run=1", "--episodes=1")
-    told, result = run(checkout, *evaluate)
+    told, result = run(checkout, *evaluate, "--num_workers=1")
     assert told.startswith("better_segments on button-press-topdown-v3, learning_rate 0.01, seed 0")
     last = entries[1]["evaluations"][-1]
     assert result.startswith(f"success rate {last['success_rate']:.1f} %")

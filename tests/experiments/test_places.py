@@ -18,7 +18,7 @@ from experiments.collecting import sac_collection
 from experiments.runs import runner
 from experiments.runs.results import RunResult
 from tests.helpers.agents import HOPPER
-from tests.helpers.runs import TINY, contents, parse, print_told, write_buffers
+from tests.helpers.runs import contents, parse, print_told, tiny, write_buffers
 
 pytestmark = pytest.mark.usefixtures("fake_evaluations")
 
@@ -28,7 +28,7 @@ REFUSED = ("[x]", "a*", "a?", "a\\b", "gs:", "\udcff")
 
 def train(place: Path, *arguments: str) -> RunResult:
     places = (f"--workdir={place / 'run'}", f"--data_dir={place / 'data'}")
-    return runner.run(*parse(*TINY, *places, *arguments), print_told)[0]
+    return runner.run(*parse(*tiny("bc"), *places, *arguments), print_told)[0]
 
 
 @pytest.fixture

@@ -95,6 +95,7 @@ def test_sweep_is_replayed_to_the_bit_and_a_changed_action_is_noticed() -> None:
     """)
 
 
+@pytest.mark.slow
 def test_hopper_is_replayed_to_the_bit_or_put_into_its_observations() -> None:
     looked("""
     hopper = environment.Environment("Hopper-v5")
