@@ -90,6 +90,7 @@ def define_flags(values: flags.FlagValues, argv: Sequence[str]) -> None:
     data = "Data"
     define(values, "data_dir", Path, "folder of the data sets (default: Minari's)", data)
     define_settings(values, _Request, data, names=("dataset_size", "data_seed"))
+    define_settings(values, Experiment, data, names=("normalise_observations",))
     own_defaults = {
         "reward": reward_controls.own_kind(name),
         "tie_threshold": ", ".join(

@@ -244,7 +244,7 @@ def policy() -> Policy:
     config = appo.Config(hidden_layers=1, hidden_dim=8)
     state = jax.jit(lambda key: appo.init(config, key, 39, 4))(jax.random.key(0))
     state = jax.tree.map(lambda leaf: 3 * np.asarray(leaf), snapshot(state))
-    normaliser = Normaliser(np.zeros(39, np.float32), np.ones(39, np.float32))
+    normaliser = Normaliser.identity(39)
     return Policy("appo", config, state, normaliser, ActionScale(np.zeros(4), np.ones(4)))
 
 

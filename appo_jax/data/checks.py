@@ -185,7 +185,7 @@ def _about_columns(dataset: Dataset) -> list[str]:
         )
     after = stds / (stds + STD_FLOOR)
     small = (after < 0.1) & (stds > 0.01 * largest)  # and not near to constant as it is
-    if small.any():
+    if dataset.is_normalised and small.any():
         first = int(small.argmax())
         warnings.append(
             f"{small.sum():,} of {len(stds):,} observation columns are so small that "

@@ -53,6 +53,11 @@ class Normaliser:
     mean: np.ndarray
     std: np.ndarray
 
+    @classmethod
+    def identity(cls, observation_dim: int) -> "Normaliser":
+        """The one that leaves observations as they are."""
+        return cls(np.zeros(observation_dim, np.float32), np.ones(observation_dim, np.float32))
+
     def __call__(self, observations: Any) -> Any:
         """Normalise `[..., observation_dim]`."""
         return (observations - self.mean) / self.std
@@ -106,7 +111,8 @@ class Dataset:
     aren't known, terminations `[rows]` bool, successes `[rows]` bool or None, lengths `[episodes]`
     int64 (steps of each episode), id: name under which people know the set; metadata: where it came
     from. has_last_action `[episodes]` bool: whether the action on an episode's last row was taken,
-    and is no dummy; None where none was.
+    and is no dummy; None where none was. is_normalised: whether learners see the observations
+    normalised or as they are.
     """
 
     observations: np.ndarray
@@ -118,6 +124,7 @@ class Dataset:
     id: str
     metadata: Mapping[str, Any]
     has_last_action: np.ndarray | None = None
+    is_normalised: bool = True
 
     @property
     def observation_dim(self) -> int:
@@ -195,7 +202,12 @@ class Dataset:
         return mean, std
 
     def normaliser(self) -> Normaliser:
-        """Mean and population std + 1e-3 over the observations that start a transition."""
+        """Mean and population std + 1e-3 over the observations that start a transition.
+
+        Of a set that isn't normalised 0 and 1.
+        """
+        if not self.is_normalised:
+            return Normaliser.identity(self.observation_dim)
         mean, std = self.moments
         return Normaliser(mean.astype(np.float32), (std + STD_FLOOR).astype(np.float32))
 

@@ -91,7 +91,7 @@ def _one_round(
 
 def _untrained() -> Policy:
     state = appo.init(appo.Config(), jax.random.key(0), 39, 4)
-    normaliser = Normaliser(np.zeros(39, np.float32), np.ones(39, np.float32))
+    normaliser = Normaliser.identity(39)
     scale = environment.spaces("sweep-v3").actions
     return Policy("appo", appo.Config(), jax.device_get(snapshot(state)), normaliser, scale)
 

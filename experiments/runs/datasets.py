@@ -58,7 +58,9 @@ def obtain(
     rows = dataset.action_rows()
     actions = np.zeros_like(dataset.actions)
     actions[rows] = spaces.actions.to_unit(dataset.actions[rows])
-    dataset = dataclasses.replace(dataset, actions=actions)
+    dataset = dataclasses.replace(
+        dataset, actions=actions, is_normalised=run.normalise_observations
+    )
     checks.check_episodes(dataset, run.segment_length)
     dataset, clipped = checks.clip_actions(dataset, spaces.actions)
     family = environment.family(run.env_name)

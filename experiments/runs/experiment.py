@@ -51,6 +51,9 @@ class Experiment(Settings):
     num_feedback: int = setting(
         1000, "labelled pairs; where --preferences is given, all of them", high=MAX_ROWS
     )
+    normalise_observations: bool = setting(
+        True, "train on observations of mean 0 and standard deviation 1, else as they are"
+    )
     segment_length: int = setting(25, "steps of a segment")
     tie_threshold: float = setting(0.0, "returns that differ by no more are a tie", low=0)
     feedback: schemes.Feedback = setting(

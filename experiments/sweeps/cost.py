@@ -241,9 +241,7 @@ def _policy_state(run: Experiment, dims: tuple[int, int]) -> Any:
 def _timed_episodes(run: Experiment, num_workers: int) -> float:
     spaces = environment.spaces(run.env_name)
     state = _policy_state(run, spaces[:2])
-    normaliser = dataset.Normaliser(
-        np.zeros(spaces.observation_dim, np.float32), np.ones(spaces.observation_dim, np.float32)
-    )
+    normaliser = dataset.Normaliser.identity(spaces.observation_dim)
     policy = Policy(
         run.algorithm, run.policy, jax.device_get(snapshot(state)), normaliser, spaces.actions
     )

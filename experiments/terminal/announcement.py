@@ -30,6 +30,8 @@ def describe(runs: Sequence[Experiment], execution: Execution) -> str:
     places = origins(runs, execution)
     reasons = {run.dataset.id: run.dataset.reason for run in runs}
     data = [f"{id}\n{'':<15}{place} ({reasons[id]})" for id, place in places.items()]
+    if not first.normalise_observations:
+        data.append("observations as they are, not normalised")
     lines = {
         "task": f"{grid}{names}, seed {seeds}",
         "algorithm": f"{first.algorithm}, {algorithm.help}; {', '.join(numbers)}",

@@ -127,6 +127,15 @@ def test_the_store_is_normalised_and_finite(numbered: Make) -> None:
     assert store.transition_rows.dtype == store.segment_rows.dtype == jnp.int32
 
 
+def test_a_set_that_is_not_normalised(numbered: Make) -> None:
+    dataset = dataclasses.replace(numbered((5,)), is_normalised=False)
+    np.testing.assert_array_equal(
+        datasets.to_device(dataset, 2)[0].observations, dataset.observations
+    )
+    np.testing.assert_array_equal(dataset.normaliser()(np.array([3.0, 7.0])), [3, 7])
+    assert dataset.digest() == numbered((5,)).digest()
+
+
 def test_normaliser_of_many_values_far_from_zero() -> None:
     observations = np.float32(1000) + np.tile(np.float32([[0.0], [0.25]]), (50_000, 1))
     episode = Episode(

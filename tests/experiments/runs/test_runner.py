@@ -23,7 +23,7 @@ import jax
 import numpy as np
 import pytest
 
-from appo_jax import checkpoint
+from appo_jax import checkpoint, policy
 from appo_jax.data import preferences
 from appo_jax.types import Diverged, InputError
 from experiments.runs import curves, datasets, files, runner, signals
@@ -98,6 +98,13 @@ def uninterrupted(
             patch.setattr(owner, name, before(getattr(owner, name)))
         entry = start(workdir)
     return Uninterrupted(workdir, entry, snapshots)
+
+
+def test_a_policy_of_observations_as_they_are(start: Callable[..., Any], tmp_path: Path) -> None:
+    assert start(tmp_path, "--num_updates=20", "--nonormalise_observations").state == "finished"
+    normaliser = policy.load(tmp_path).policy.normaliser
+    assert (normaliser.mean == 0).all()
+    assert (normaliser.std == 1).all()
 
 
 def test_evaluates_each_interval_and_the_end(uninterrupted: Uninterrupted) -> None:
