@@ -28,7 +28,7 @@ from experiments.terminal import cli
 from experiments.terminal.flags import define, define_settings, given
 
 _GROUP = "What to choose among"
-_SAME_PAIRS = ("env_name", "dataset", "segment_length")
+_SAME_PAIRS = ("env_name", "dataset", "segment_length", "normalise_observations")
 _MAX_PAIRS = 10_000  # what the critics keep of so many fits into a few gigabytes
 
 

@@ -113,6 +113,16 @@ def test_scripted_pairs_are_others_than_those_of_training(
     assert len(held_out.of_runs(found, saved, from_file, 200, seed=0).labels) == 200
 
 
+def test_runs_that_see_other_observations_are_judged_apart(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "bc", tmp_path / "bc")
+    config = files.read_json(tmp_path / "bc" / "config.json")
+    for run in (*config["runs"], *config["identities"]):
+        run["normalise_observations"] = False
+    files.write_json(tmp_path / "bc" / "config.json", config)
+    assert len(select.groups_of([runs], True)) == 1
+    assert len(select.groups_of([runs, tmp_path], True)) == 2
+
+
 def test_settings_are_apart_where_labels_are(runs: Path) -> None:
     found = results.read(runs / "appo")
     fewer = {**found[3].settings, "num_feedback": 20}
