@@ -144,9 +144,20 @@ def digest(runs: Sequence[Experiment]) -> str:
     return runs[0].digest() if len(runs) == 1 else _digest(" ".join(run.digest() for run in runs))
 
 
+# Settings that came after the first runs of this format, with what held before: such runs stay the
+# same runs.
+_ADDED = {"normalise_observations": True}
+
+
+def completed(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings or an identity of a file, with the settings that it was written too early for."""
+    return {**found, **{name: _ADDED[name] for name in _ADDED if name not in found}}
+
+
 def identity_digest(identity: Mapping[str, Any]) -> str:
     """`Experiment.digest`, from an identity as it is or as a file holds it."""
-    return _digest(json.dumps(identity, sort_keys=True))
+    own = {k: v for k, v in identity.items() if k not in _ADDED or v != _ADDED[k]}
+    return _digest(json.dumps(own, sort_keys=True))
 
 
 def _digest(text: str) -> str:
@@ -181,7 +192,7 @@ def _of_resolved(resolved: Mapping[str, Any]) -> Experiment:
 
 def named_settings(resolved: Mapping[str, Any]) -> dict[str, Any]:
     """A run's settings, of `Experiment.resolved`, by the names that their flags have."""
-    return dict(_named(resolved))
+    return dict(_named(completed(resolved)))
 
 
 def _named(resolved: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -11,7 +11,7 @@ import jax
 from appo_jax.data.dataset import Dataset
 from appo_jax.types import InputError
 from experiments.runs import files
-from experiments.runs.experiment import Execution, Experiment, difference, digest
+from experiments.runs.experiment import Execution, Experiment, completed, difference, digest
 
 FORMAT_VERSION = 2
 _PACKAGES = ("appo-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
@@ -114,6 +114,7 @@ class RunFolder:
     ) -> None:
         differs = f"{len(found)} runs, not {len(expected)}" if len(found) != len(expected) else None
         for one, other, run in zip(found, expected, runs, strict=False):
+            one = completed(one) if isinstance(one, dict) else one
             differs = differs or difference(one, other)
             policy = one.get("policy") if isinstance(one, dict) else None
             begun = policy.get("num_updates") if isinstance(policy, dict) else None

@@ -24,6 +24,7 @@ from experiments.runs.events import Report, Told, silent
 from experiments.runs.experiment import (
     Execution,
     Experiment,
+    completed,
     difference,
     differing,
     digest,
@@ -350,7 +351,7 @@ def _differs(
         group, runs, digests, found["runs"], found["dataset_digests"], strict=True
     ):
         expected = json.loads(json.dumps(run.identity()))
-        other = {**other, "dataset": {"id": other["dataset"]["id"]}}
+        other = {**completed(other), "dataset": {"id": other["dataset"]["id"]}}
         if run.horizon() is None:
             other["policy"] = {k: v for k, v in other["policy"].items() if k != "num_updates"}
         differs = difference(other, expected)

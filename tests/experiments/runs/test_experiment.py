@@ -12,9 +12,11 @@ from appo_jax.data.dataset import Dataset
 from appo_jax.types import InputError
 from experiments.runs.experiment import (
     Experiment,
+    completed,
     difference,
     differing,
     file_digest,
+    identity_digest,
     named_settings,
 )
 from experiments.runs.sources import resolve as resolve_dataset
@@ -43,6 +45,19 @@ def test_digest_covers_every_number(experiment: Experiment) -> None:
             digests.add(dataclasses.replace(experiment, **{field.name: new}).digest())
             count += 1
     assert len(digests) == count > 35
+
+
+def test_a_run_that_was_written_before_a_setting_came_stays_the_same(
+    experiment: Experiment,
+) -> None:
+    before = experiment.identity()
+    del before["normalise_observations"]
+    assert identity_digest(before) == experiment.digest()
+    assert difference(completed(before), experiment.identity()) is None
+    assert named_settings(before)["normalise_observations"] is True
+    other = dataclasses.replace(experiment, normalise_observations=False)
+    assert identity_digest(before) != other.digest()
+    assert "normalise_observations" in str(difference(completed(before), other.identity()))
 
 
 OTHER = {
