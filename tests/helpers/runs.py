@@ -140,13 +140,15 @@ def print_told(event: Event) -> None:
             print(f"{metric} at update {update}: {score}")
 
 
-def signal_at(patch: pytest.MonkeyPatch, update: int, *numbers: signal.Signals) -> None:
+def signal_at(
+    patch: pytest.MonkeyPatch, update: int, *numbers: signal.Signals, split: str = "train"
+) -> None:
     """Raise signals once the metrics of the chunk that ends at `update` are on disk."""
     append = files.MetricsFile.append
 
     def appending(file: files.MetricsFile, at: int, *args: Any) -> None:
         append(file, at, *args)
-        if (at, args[0]) == (update, "train"):
+        if (at, args[0]) == (update, split):
             for number in numbers:
                 signal.raise_signal(number)
 

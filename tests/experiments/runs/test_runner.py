@@ -107,6 +107,20 @@ def test_a_policy_of_observations_as_they_are(start: Callable[..., Any], tmp_pat
     assert (normaliser.std == 1).all()
 
 
+def test_goes_on_with_a_run_from_before_a_setting_came(
+    start: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start(tmp_path, "--num_updates=20")
+    config = files.read_json(tmp_path / "config.json")
+    for written in (*config["runs"], *config["identities"]):
+        del written["normalise_observations"]
+    files.write_json(tmp_path / "config.json", config)
+    with pytest.raises(InputError, match="normalise_observations True, not False"):
+        start(tmp_path, "--num_updates=40", "--nonormalise_observations")
+    start(tmp_path, "--num_updates=40")
+    assert "going on from update 20" in capsys.readouterr().out
+
+
 def test_evaluates_each_interval_and_the_end(uninterrupted: Uninterrupted) -> None:
     rows = files.MetricsFile(uninterrupted.workdir / "metrics.csv").rows
     evaluated = [row["update"] for row in rows if row["metric"] == "eval/success_rate"]
@@ -541,6 +555,20 @@ with pytest.MonkeyPatch.context() as patch:
     signal_at(patch, int(sys.argv[1]), signal.SIGKILL)
     runner.run(*parse(*sys.argv[2:]))
 """
+
+
+def test_stopped_in_a_reward_fit(start: Callable[..., Any], tmp_path: Path) -> None:
+    flags = ("--reward_num_epochs=30", "--num_updates=20")
+    with pytest.MonkeyPatch.context() as patch:
+        signal_at(patch, 15, signal.SIGTERM, split="reward")
+        with pytest.raises(signals.Stopped):
+            start(tmp_path / "run", *flags)
+    assert checkpoint.updates(tmp_path / "run" / "checkpoints" / "reward-40") == [15]
+    with pytest.MonkeyPatch.context() as patch:
+        signal_at(patch, 10, signal.SIGTERM, split="reward")  # which isn't met again
+        assert start(tmp_path / "run", *flags).state == "finished"
+    start(tmp_path / "whole", *flags)
+    assert result(tmp_path / "run") == result(tmp_path / "whole")
 
 
 def test_killed_between_the_phases_of_a_learner(
