@@ -70,10 +70,10 @@ class Config(Settings):
     adversarial_target: float | None = setting(
         None, "L_adv that lambda is adapted to, from lam on; lambda stays if left out"
     )
-    critic_learning_rate: float = setting(3e-4, "Adam's, of the critics", above=0)
-    value_learning_rate: float = setting(3e-4, "Adam's, of the value network", above=0)
-    actor_learning_rate: float = setting(3e-5, "Adam's, of the actor", above=0)
-    temperature_learning_rate: float = setting(3e-4, "Adam's, of the temperature alpha", above=0)
+    critic_learning_rate: float = setting(3e-4, "Adam's rate of the critics", above=0)
+    value_learning_rate: float = setting(3e-4, "Adam's rate of the value network", above=0)
+    actor_learning_rate: float = setting(3e-5, "Adam's rate of the actor", above=0)
+    temperature_learning_rate: float = setting(3e-4, "Adam's rate of the temperature", above=0)
     initial_temperature: float = setting(1.0, "alpha at the start", above=0)
     log_std_min: float = setting(-20.0, "least log standard deviation of the actor")
     log_std_max: float = setting(2.0, "greatest log standard deviation of the actor")

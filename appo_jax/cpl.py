@@ -36,7 +36,11 @@ from appo_jax.types import Metrics, SegmentPairs, Store, View
 
 @dataclasses.dataclass(frozen=True)
 class Config(Settings):
-    """What shapes the program. Defaults are the authors'."""
+    """What shapes the program. Defaults are the authors'.
+
+    Differs from them: segments of 25 steps in place of 64 and runs of 250,000 updates in place of
+    500,000, as the APPO paper's; the two phases are shares of the run.
+    """
 
     hidden_layers: int = setting(2, "hidden layers of the actor (ReLU)", high=MAX_LAYERS)
     hidden_dim: int = setting(512, "units of each hidden layer", high=MAX_UNITS)

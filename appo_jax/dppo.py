@@ -31,7 +31,11 @@ from appo_jax.types import Metrics, Store, View
 
 @dataclasses.dataclass(frozen=True)
 class Config(Settings):
-    """What shapes the program. Defaults are those of DPPO's code, but for the window's 25 steps."""
+    """What shapes the program. Defaults are those of DPPO's code.
+
+    Differs from the code: windows of 25 steps, as the APPO paper's, and a lambda (`Swept`) of 0.5
+    in place of 1, with which nothing holds the policy near the data.
+    """
 
     hidden_layers: int = setting(2, "hidden layers of the policy (ReLU)", high=MAX_LAYERS)
     hidden_dim: int = setting(256, "units of each hidden layer", high=MAX_UNITS)
@@ -39,7 +43,7 @@ class Config(Settings):
         256, "windows of one update, compared in all pairs", low=2, high=MAX_ROWS
     )
     segment_length: int = setting(25, "steps of a window", of_run=True)
-    learning_rate: float = setting(3e-4, "Adam's", above=0)
+    learning_rate: float = setting(3e-4, "Adam's learning rate", above=0)
 
 
 class Swept(SweptSettings):

@@ -57,9 +57,9 @@ class Config(Settings):
     target_clipping: bool = setting(
         False, "keep V(s') of the implied reward within +-1 / (c (1 - gamma))"
     )
-    critic_learning_rate: float = setting(3e-4, "Adam's, of the critics", above=0)
-    value_learning_rate: float = setting(3e-4, "Adam's, of the value network", above=0)
-    actor_learning_rate: float = setting(3e-4, "Adam's, of the actor", above=0)
+    critic_learning_rate: float = setting(3e-4, "Adam's rate of the critics", above=0)
+    value_learning_rate: float = setting(3e-4, "Adam's rate of the value network", above=0)
+    actor_learning_rate: float = setting(3e-4, "Adam's rate of the actor", above=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()

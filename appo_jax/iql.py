@@ -46,15 +46,17 @@ _LOG_STD_MAX = 2.0
 class Config(Settings):
     """What shapes the program. Defaults are LiRE's."""
 
-    variant: Literal["lire", "jax"] = setting("lire", "whose IQL: lire (the paper's) or jax")
+    variant: Literal["lire", "jax"] = setting(
+        "lire", "whose IQL: lire (LiRE's code, as the APPO paper) or jax (its authors' JAX code)"
+    )
     hidden_layers: int = setting(
         2, "hidden layers of critics, value network and actor (ReLU)", high=MAX_LAYERS
     )
     hidden_dim: int = setting(256, "units of each hidden layer", high=MAX_UNITS)
     batch_size: int = setting(256, "transitions of one update", high=MAX_ROWS)
-    critic_learning_rate: float = setting(3e-4, "Adam's, of the critics", above=0)
-    value_learning_rate: float = setting(3e-4, "Adam's, of the value network", above=0)
-    actor_learning_rate: float = setting(3e-4, "Adam's, of the actor, at the start", above=0)
+    critic_learning_rate: float = setting(3e-4, "Adam's rate of the critics", above=0)
+    value_learning_rate: float = setting(3e-4, "Adam's rate of the value network", above=0)
+    actor_learning_rate: float = setting(3e-4, "Adam's rate of the actor, at the start", above=0)
     actor_schedule: Literal["cosine", "constant"] = setting(
         "cosine", "of the actor's rate: cosine (to 0 over the whole run) or constant"
     )

@@ -83,9 +83,7 @@ def expectile_loss(differences: jax.Array, expectile: jax.Array | float) -> jax.
     return jnp.mean(weights * jnp.square(differences))
 
 
-def advantage_weights(
-    advantages: jax.Array, temperature: jax.Array | float, largest: float = 100.0
-) -> jax.Array:
-    """Weights exp(temperature A) of weighted imitation, at most `largest`, without gradient."""
-    weights = jnp.minimum(jnp.exp(temperature * advantages), largest)
+def advantage_weights(advantages: jax.Array, temperature: jax.Array | float) -> jax.Array:
+    """Weights exp(temperature A) of weighted imitation, at most 100, without gradient."""
+    weights = jnp.minimum(jnp.exp(temperature * advantages), 100.0)
     return jax.lax.stop_gradient(weights)

@@ -46,8 +46,10 @@ class Config(transformer.Config):
     held_out: float = setting(
         0.1, "share of the labels, the last ones, that are only evaluated on", low=0, high=0.9
     )
-    evaluation_epochs: int = setting(5, "epochs between two evaluations on these")
-    least_improvement: float = setting(1e-3, "of the loss on these, to become the best", low=0)
+    evaluation_epochs: int = setting(5, "epochs between two evaluations on the held-out labels")
+    least_improvement: float = setting(
+        1e-3, "by how much the loss on the held-out labels must fall for a new best model", low=0
+    )
     scale: Literal["minmax", "returns"] = setting(
         "minmax",
         "of r_hat: minmax ([0, 1] over the data set) or returns (as its authors: the longest "

@@ -37,7 +37,7 @@ class Config(Settings):
     hidden_dim: int = setting(128, "units of each hidden layer of a member", high=MAX_UNITS)
     negative_slope: float = setting(0.01, "slope of a member's LeakyReLU below 0", low=0, high=1)
     ensemble_size: int = setting(3, "members of the ensemble", high=MAX_LAYERS)
-    learning_rate: float = setting(1e-3, "Adam's", above=0)
+    learning_rate: float = setting(1e-3, "Adam's learning rate", above=0)
     decay_rate: float = setting(0.9, "factor on that rate at each decay", above=0, high=1)
     decay_epochs: int = setting(10, "epochs between decays")
     num_epochs: int = setting(300, "passes over the labels")

@@ -35,7 +35,10 @@ _PAIRS_AT_ONCE = _ROWS_AT_ONCE = 16
 
 @dataclasses.dataclass(frozen=True)
 class Config(Settings):
-    """What both learners' programs share. Defaults are those of PT's documented command."""
+    """What both learners' programs share. Defaults are those of PT's documented command.
+
+    Differs from it: segments of 25 steps in place of 100, as the APPO paper's.
+    """
 
     num_layers: int = setting(1, "layers of the transformer", high=MAX_LAYERS)
     num_heads: int = setting(4, "heads of its attention", high=MAX_UNITS)
@@ -43,14 +46,17 @@ class Config(Settings):
         64, "units of each head; times the heads, the width of the transformer", high=MAX_UNITS
     )
     dropout: float = setting(0.1, "share of units dropped while fitting", low=0, high=0.9)
-    learning_rate: float = setting(1e-3, "AdamW's at its peak", above=0)
-    lowest_rate: float = setting(0.1, "share of it at the start and at the end", low=0, high=1)
+    learning_rate: float = setting(1e-3, "AdamW's learning rate at its peak", above=0)
+    lowest_rate: float = setting(
+        0.1, "the learning rate at the start and at the end, as a share of the peak", low=0, high=1
+    )
     warmup: float = setting(0.1, "share of the updates in which the rate rises", low=0, high=1)
-    weight_decay: float = setting(1e-4, "AdamW's", low=0)
+    weight_decay: float = setting(1e-4, "AdamW's weight decay", low=0)
     num_epochs: int = setting(10_000, "passes over the labels")
     batch_size: int = setting(
         256,
-        "labelled pairs of one update at most: an epoch is cut into equal batches",
+        "labelled pairs of one update, about: an epoch is cut into equal batches of at most so "
+        "many, which are filled up to whole parts of up to 16",
         high=MAX_ROWS,
     )
     segment_length: int = setting(25, "steps of a segment", of_run=True)

@@ -1,4 +1,6 @@
-"""What every learner keeps to. One joins by being registered: no test here knows any by name.
+"""What every learner keeps to. One joins by being registered.
+
+Names of learners stand here only where their programs take too long to repeat a test in CI.
 
 The store holds a stranger's data beside the runs' own, and everything of it, like the dummy action
 behind an episode's last step, is NaN: whatever reads it shows.

@@ -79,11 +79,6 @@ def test_advantage_weights_by_hand(advantage: float, expected: float) -> None:
     assert gradient == 0  # and not NaN where exp overflows
 
 
-def test_the_bound_of_the_weights_can_be_another() -> None:
-    found = losses.advantage_weights(jnp.array([0.5, 1.6]), 3.0, largest=2.0)
-    np.testing.assert_array_equal(found, [2.0, 2.0])
-
-
 def test_shapes_that_would_broadcast_raise() -> None:
     one, three = jnp.zeros(1), jnp.zeros(3)
     with pytest.raises(AssertionError):

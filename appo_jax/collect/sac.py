@@ -35,9 +35,9 @@ class Config(Settings):
     hidden_layers: int = setting(3, "hidden layers of actor and critics (ReLU)", high=MAX_LAYERS)
     hidden_dim: int = setting(256, "units of each hidden layer", high=MAX_UNITS)
     batch_size: int = setting(512, "transitions of one update", high=MAX_ROWS)
-    actor_learning_rate: float = setting(3e-4, "Adam's, of the actor", above=0)
-    critic_learning_rate: float = setting(3e-4, "Adam's, of the critics", above=0)
-    temperature_learning_rate: float = setting(1e-4, "Adam's, of the temperature alpha", above=0)
+    actor_learning_rate: float = setting(3e-4, "Adam's rate of the actor", above=0)
+    critic_learning_rate: float = setting(3e-4, "Adam's rate of the critics", above=0)
+    temperature_learning_rate: float = setting(1e-4, "Adam's rate of the temperature", above=0)
     initial_temperature: float = setting(0.1, "alpha at the start", above=0)
     target_interval: int = setting(2, "updates for one of the target critics")
     # The log standard deviation approaches these by a tanh.

@@ -77,7 +77,11 @@ class Experiment(Settings):
     seed: int = setting(
         0, "decides labels, initialisation, batches and evaluations", low=0, high=MAX_INT
     )
-    num_updates: int = setting(250_000, "updates of the policy; more of them extend a run")
+    num_updates: int = setting(
+        250_000,
+        "updates of the policy; more of them extend a run, unless a schedule of its algorithm is "
+        "over all of it",
+    )
     eval_interval: int = setting(5_000, "updates between evaluations")
     eval_episodes: int = setting(50, "episodes of one evaluation", high=MAX_ROWS)
     eval_stop_at_success: bool = setting(

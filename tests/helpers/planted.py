@@ -160,7 +160,7 @@ def _rewards(
     data = make_data()
     if found.true_rewards:
         true = reward_controls.true_rewards(data)
-        return reward_controls.controlled("true" if informed else "shuffled", 0, data, true)
+        return reward_controls.controlled("true" if informed else "shuffled", seed, data, true)
     if found.reward_learner is None:
         return jnp.zeros(len(data.rewards))
     config = found.reward_learner.Config(**_of(found.reward_learner.Config, names))
