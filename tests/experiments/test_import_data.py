@@ -13,8 +13,10 @@ from appo_jax.data import minari_io, preferences
 from appo_jax.data.dataset import to_device
 from appo_jax.types import InputError
 from experiments import import_data
+from experiments.runs import files, runner
 from tests.helpers import published
 from tests.helpers.commands import call
+from tests.helpers.runs import parse, tiny
 
 run = functools.partial(call, import_data)
 
@@ -62,6 +64,25 @@ def test_neither_data_nor_labels_where_one_can_not_be_written(
         assert not {"labels.jsonl", ".labels.jsonl.partial"} & set(map(str, os.listdir(tmp_path)))
     run(*arguments, labels)
     assert (tmp_path / "labels.jsonl").exists()
+
+
+@pytest.mark.usefixtures("fake_evaluations")
+def test_ipl_learns_from_its_own_file_alone(tmp_path: Path) -> None:
+    """Segments and labels, without trajectories beside them."""
+    place = f"--data_dir={tmp_path}"
+    source = published.ipl(tmp_path / "pairs.npz", widths=(11, 3))
+    run("--format=ipl", f"--source={source}", place, "--env=Hopper-v5", "--drop_last_step")
+    id = "imported/ipl-pairs-v0"
+    left_out = ("--task", "--dataset_size", "--num_feedback", "--tie", "--segment_length")
+    flags = [flag for flag in tiny("ipl") if not flag.startswith(left_out)]
+    flags += [place, f"--dataset={id}", f"--preferences={tmp_path / id}.jsonl", "--env=Hopper-v5"]
+    flags += ["--segment_length=4", "--replay_batch=0", "--num_updates=20"]
+    (found,) = runner.run(*parse(*flags, f"--workdir={tmp_path / 'run'}"))
+    assert found.state == "finished"
+    assert found.settings["num_feedback"] == published.PAIRS
+    losses = files.MetricsFile(tmp_path / "run" / "metrics.csv").values(0, "train", "critic/loss")
+    assert len(losses) > 1
+    assert np.isfinite(list(losses.values())).all()
 
 
 def test_an_environment_in_place_of_the_trajectories_own(

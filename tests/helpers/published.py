@@ -56,12 +56,12 @@ def lire_labels(folder: Path, episodes: int = 2) -> Path:
     return folder
 
 
-def ipl(path: Path, pairs: int = PAIRS) -> Path:
+def ipl(path: Path, pairs: int = PAIRS, widths: tuple[int, int] = WIDTHS) -> Path:
     draw = np.random.default_rng(1)
     arrays: dict[str, Any] = {"label": np.array(LABELS[:pairs])}
     for side in (1, 2):
-        arrays[f"obs_{side}"] = draw.normal(size=(pairs, LENGTH, WIDTHS[0]))
-        arrays[f"action_{side}"] = draw.uniform(-0.999, 0.999, (pairs, LENGTH, WIDTHS[1]))
+        arrays[f"obs_{side}"] = draw.normal(size=(pairs, LENGTH, widths[0]))
+        arrays[f"action_{side}"] = draw.uniform(-0.999, 0.999, (pairs, LENGTH, widths[1]))
     np.savez_compressed(path, **arrays)
     return path
 
