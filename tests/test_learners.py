@@ -416,7 +416,8 @@ def test_the_same_with_all_optimisations(name: str) -> None:
     test_under_map_a_run_is_bit_equal_to_itself_alone(name)
 
 
-@for_each_small_learner
+# Preference Transformer has a branch, of which vmap makes a choice.
+@for_each(slow=set(LARGE) - {"preference_transformer"})
 def test_vmap_agrees(name: str) -> None:
     assert_close(trained(name, RUNS, runs_axis="vmap"), trained(name, RUNS))
 
