@@ -26,7 +26,7 @@ from flax import struct
 from appo_jax import losses
 from appo_jax.actors import squashed_gaussian
 from appo_jax.data import sampling
-from appo_jax.networks import MLP, Params, forward, forward_ensemble, state_action
+from appo_jax.networks import MLP, Params, forward, forward_ensemble, init_ensemble, state_action
 from appo_jax.settings import MAX_LAYERS, MAX_ROWS, MAX_UNITS, Settings, SweptSettings, setting
 from appo_jax.trainable import Trainable
 from appo_jax.types import InputError, Metrics, SegmentPairs, Store, Transitions, View
@@ -134,8 +134,8 @@ def init(
     actor_key, critic_key, value_key, state_key = jax.random.split(key, 4)
     observation, action = jnp.zeros(observation_dim), jnp.zeros(action_dim)
     actor_params = _network(config, 2 * action_dim).init(actor_key, observation)
-    critic_params = jax.vmap(_network(config, 1).init, (0, None))(
-        jax.random.split(critic_key, NUM_CRITICS), state_action(observation, action)
+    critic_params = init_ensemble(
+        _network(config, 1), critic_key, NUM_CRITICS, state_action(observation, action)
     )
     log_temperature = jnp.log(jnp.float32(config.initial_temperature))
     return TrainState(
@@ -228,10 +228,10 @@ def score(config: Config, state: TrainState, segments: SegmentPairs) -> jax.Arra
 
     The mean of both critics, `[pairs, 2]`.
     """
-    critic = _network(config, 1)
+    network = _network(config, 1)
     inputs = state_action(segments.observations[:, :, :-1], segments.actions)
-    q = jnp.mean(forward_ensemble(critic, state.critics.params, inputs)[..., 0], axis=0)
-    next_values = forward(critic, state.value.params, segments.observations[:, :, 1:])[..., 0]
+    q = jnp.mean(forward_ensemble(network, state.critics.params, inputs)[..., 0], axis=0)
+    next_values = forward(network, state.value.params, segments.observations[:, :, 1:])[..., 0]
     discounts = state.swept.discount * (1 - segments.terminations)
     return losses.implied_returns(q, next_values, discounts, segments.is_step)
 
@@ -349,9 +349,8 @@ def _update_critics(
     transitions, pairs = batch.transitions, batch.segment_pairs
     chex.assert_equal_shape([pairs.actions[..., 0], pairs.rewards, pairs.terminations])
     chex.assert_equal_shape([pairs.observations[:, :, 1:, 0], pairs.rewards])
-    critic = _network(config, 1)
-    next_observations = pairs.observations[:, :, 1:]
-    next_values = forward(_network(config, 1), state.value.params, next_observations)[..., 0]
+    network = _network(config, 1)
+    next_values = forward(network, state.value.params, pairs.observations[:, :, 1:])[..., 0]
     discounts = state.swept.discount * (1 - pairs.terminations)
     lam = _lam(state)
     # One matrix product for the policy's actions, the data's actions and the segments.
@@ -367,7 +366,7 @@ def _update_critics(
     error_of = pair_error if config.pairwise_error else segment_error
 
     def loss(critic_params: Params) -> tuple[jax.Array, Metrics]:
-        q = forward(critic, critic_params, inputs)[:, 0]
+        q = forward(network, critic_params, inputs)[:, 0]
         q_policy, q_data, q_segments = jnp.split(q, [batch_size, 2 * batch_size])
         adversarial = adversarial_loss(q_policy, q_data)
         error = error_of(

@@ -28,6 +28,7 @@ from flax import struct
 
 from appo_jax.actors import deterministic_actions
 from appo_jax.data import sampling
+from appo_jax.losses import is_ordered
 from appo_jax.networks import MLP, Params
 from appo_jax.settings import MAX_LAYERS, MAX_ROWS, MAX_UNITS, Settings, SweptSettings, setting
 from appo_jax.trainable import Trainable
@@ -137,8 +138,7 @@ def update_step(config: Config, state: TrainState, batch: Batch) -> tuple[TrainS
         cloning = -jnp.mean(log_probs)
         contrastive = contrastive_loss(swept.alpha * sums, batch.labels, swept.bias)
         total = jnp.where(is_cloning, cloning, contrastive + swept.bc_coefficient * cloning)
-        strict = batch.labels != 0.5
-        correct = jnp.sign(sums[:, 1] - sums[:, 0]) == jnp.sign(batch.labels - 0.5)
+        correct, strict = is_ordered(sums[:, 1] - sums[:, 0], batch.labels)
         metrics = {
             "actor/loss": total,
             "actor/cloning_loss": cloning,

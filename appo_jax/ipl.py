@@ -26,7 +26,7 @@ from flax import struct
 from appo_jax import losses
 from appo_jax.actors import deterministic_actions, gaussian_log_prob
 from appo_jax.data import sampling
-from appo_jax.networks import MLP, Params, forward, forward_ensemble, state_action
+from appo_jax.networks import MLP, Params, forward, forward_ensemble, init_ensemble, state_action
 from appo_jax.settings import MAX_LAYERS, MAX_ROWS, MAX_UNITS, Settings, SweptSettings, setting
 from appo_jax.trainable import Trainable
 from appo_jax.types import InputError, Metrics, SegmentPairs, Store, Transitions, View
@@ -121,8 +121,8 @@ def init(
     """
     actor_key, critic_key, value_key = jax.random.split(key, 3)
     observation, action = jnp.zeros(observation_dim), jnp.zeros(action_dim)
-    critic_params = jax.vmap(_network(config, 1).init, (0, None))(
-        jax.random.split(critic_key, NUM_CRITICS), state_action(observation, action)
+    critic_params = init_ensemble(
+        _network(config, 1), critic_key, NUM_CRITICS, state_action(observation, action)
     )
     actor_params = {
         "mean": _network(config, action_dim).init(actor_key, observation),
@@ -303,8 +303,7 @@ def _update_critics(
         )
         total = preference + swept.regularisation * square
         margin = jnp.mean(scores[..., 1] - scores[..., 0], axis=0)
-        strict = labels != 0.5
-        correct = jnp.sign(margin) == jnp.sign(labels - 0.5)
+        correct, strict = losses.is_ordered(margin, labels)
         metrics = {
             "critic/loss": total,
             "critic/preference_loss": preference,

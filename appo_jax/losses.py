@@ -19,6 +19,15 @@ def preference_loss(scores: jax.Array, labels: jax.Array) -> jax.Array:
     return jax.nn.softplus(margin) - labels * margin
 
 
+def is_ordered(margin: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Whether pairs are ordered as their labels say, and which are no ties.
+
+    margin: `[..., pairs]`, the second segment's score minus the first's; labels: `[..., pairs]`.
+    Returns two boolean arrays of that shape. Equal scores order no pair but ties.
+    """
+    return jnp.sign(margin) == jnp.sign(labels - 0.5), labels != 0.5
+
+
 def actor_loss(log_probs: jax.Array, q: jax.Array, temperature: jax.Array | float) -> jax.Array:
     """Mean of alpha log pi(a|s) - Q_i(s, a), to be minimised, eq. "practical actor loss".
 

@@ -57,6 +57,11 @@ def forward(
     return cast(jax.Array, network.apply(params, inputs, dropout_key))
 
 
+def init_ensemble(network: MLP, key: jax.Array, members: int, inputs: jax.Array) -> Params:
+    """Parameters of `members` networks, each with a key of its own: `[members, ...]`."""
+    return jax.vmap(network.init, (0, None))(jax.random.split(key, members), inputs)
+
+
 def forward_ensemble(network: MLP, params: Params, inputs: jax.Array) -> jax.Array:
     """Apply members with parameters `[members, ...]` to the same input: `[members, ..., out]`."""
     return jax.vmap(lambda member: forward(network, member, inputs))(params)

@@ -18,7 +18,7 @@ from flax import struct
 
 from appo_jax import losses
 from appo_jax.data import sampling
-from appo_jax.networks import MLP, Params, forward, forward_ensemble, state_action
+from appo_jax.networks import MLP, Params, forward, forward_ensemble, init_ensemble, state_action
 from appo_jax.relabelling import rewards_of_rows
 from appo_jax.settings import MAX_LAYERS, MAX_ROWS, MAX_UNITS, Settings, setting
 from appo_jax.trainable import Trainable
@@ -87,9 +87,8 @@ def init(
     config: Config, key: jax.Array, observation_dim: int, action_dim: int, num_pairs: int
 ) -> TrainState:
     """A fresh ensemble for `num_pairs` labelled pairs."""
-    params = jax.vmap(_network(config).init, (0, None))(
-        jax.random.split(key, config.ensemble_size), jnp.zeros(observation_dim + action_dim)
-    )
+    inputs = jnp.zeros(observation_dim + action_dim)
+    params = init_ensemble(_network(config), key, config.ensemble_size, inputs)
     updates_per_epoch = jnp.int32(_updates_per_epoch(config, num_pairs))
     return TrainState(
         members=Trainable.create(params, _adam(config, updates_per_epoch)),
@@ -168,7 +167,7 @@ def inputs_of(store: Store, pairs: LabelledPairs) -> tuple[jax.Array, jax.Array 
 
 @functools.partial(jax.jit, static_argnames="config")
 def update_step(config: Config, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-    """One step of every member on the Bradley-Terry loss of its own batch.
+    """One step of every member on the loss of its own batch that `config.loss` names.
 
     The metrics count, of a member's batch, the pairs that aren't ties, and those of them that it
     orders as their label does: means of the two over any updates give the accuracy, and none where
@@ -185,12 +184,12 @@ def update_step(config: Config, state: TrainState, batch: Batch) -> tuple[TrainS
         state.members.params, batch
     )
     members = state.members.step(grads, _adam(config, state.updates_per_epoch))
-    strict = batch.weights * (batch.labels != 0.5)
-    correct = jnp.sign(scores[..., 1] - scores[..., 0]) == jnp.sign(batch.labels - 0.5)
+    correct, strict = losses.is_ordered(scores[..., 1] - scores[..., 0], batch.labels)
+    judged = batch.weights * strict
     metrics = {
         "reward/loss": loss_values.mean(),
-        "reward/train_judged": strict.sum(axis=-1).mean(),
-        "reward/train_correct": (correct * strict).sum(axis=-1).mean(),
+        "reward/train_judged": judged.sum(axis=-1).mean(),
+        "reward/train_correct": (correct * judged).sum(axis=-1).mean(),
         "reward/learning_rate": _learning_rate(config, state.updates_per_epoch, state.step),
     }
     return state.replace(members=members, step=state.step + 1), metrics

@@ -175,7 +175,7 @@ def train(
     store: Store,
     *data: Any,
 ) -> tuple[Any, Metrics]:
-    """`num_updates` updates of one run in one program; the state is donated.
+    """`num_updates` updates of one run in one program; the state given stays as it is.
 
     data: the run's view, for a reward learner also its labelled pairs. Returns the new state and
     the metrics' means. Raises FloatingPointError where a number is no longer finite.

@@ -162,10 +162,10 @@ def preference_sums(scores: jax.Array, pairs: Pairs) -> tuple[jax.Array, jax.Arr
 
     scores: `[pairs, 2]`. Counted are pairs that scores order as their labels do, and all but ties.
     """
-    strict = pairs.weights * (pairs.labels != 0.5)
-    is_right = jnp.sign(scores[:, 1] - scores[:, 0]) == jnp.sign(pairs.labels - 0.5)
+    correct, strict = losses.is_ordered(scores[:, 1] - scores[:, 0], pairs.labels)
+    judged = pairs.weights * strict
     loss = jnp.sum(pairs.weights * losses.preference_loss(scores, pairs.labels))
-    return loss, jnp.stack([jnp.sum(is_right * strict), jnp.sum(strict)])
+    return loss, jnp.stack([jnp.sum(correct * judged), jnp.sum(judged)])
 
 
 def sum_of_gradients(

@@ -79,8 +79,8 @@ def define_flags(values: flags.FlagValues, argv: Sequence[str]) -> None:
     define(values, "algorithm", str, f"{whats}; or module:name of your own", main, name)
     define_settings(values, _Request, main, names=("dataset",))
     define(values, "preferences", Path, "JSON Lines file of labels to learn from", main)
-    own = ("num_feedback", "seed", "num_updates")
-    define_settings(values, Experiment, main, several=_LISTS, names=own)
+    names = ("num_feedback", "seed", "num_updates")
+    define_settings(values, Experiment, main, several=_LISTS, names=names)
     define_settings(values, _Request, main, names=("num_seeds",))
     where = "folder of the run (default: runs/<task>/<algorithm>/<digest of its settings>; of a "
     where += "grid: runs/grid/...)"
@@ -120,10 +120,10 @@ def _algorithm_name(argv: Sequence[str]) -> str:
 
 
 def _refuse_flags_of_others(name: str, argv: Sequence[str]) -> None:
-    own = registry.algorithm(name)
+    algorithm = registry.algorithm(name)
     for word in argv[1:]:
         named = re.match(r"--?(?:no)?(\w+)", word)
-        if named is None or named.group(1) in _own_flags(own):
+        if named is None or named.group(1) in _own_flags(algorithm):
             continue
         others = [
             f"--algorithm={other}"
@@ -131,7 +131,9 @@ def _refuse_flags_of_others(name: str, argv: Sequence[str]) -> None:
             if named.group(1) in _own_flags(found)
         ]
         if others:
-            numbers = [f"--{field.name}" for field in settings.fields(own.policy_learner.Swept)]
+            numbers = [
+                f"--{field.name}" for field in settings.fields(algorithm.policy_learner.Swept)
+            ]
             raise InputError(
                 f"--{named.group(1)}: a setting of {', '.join(others)}, not of "
                 f"--algorithm={name}, which has {', '.join(numbers)} and what --help shows with it"
@@ -162,26 +164,26 @@ def experiments_from_flags(
     env_names = _env_names(values)
     family = environment.family(env_names[0])
     request = _Request(**given(values, _Request))
-    own = given(values, Experiment)
+    of_run = given(values, Experiment)
     swept = given(values, learner.Swept)
     execution = _execution(values)
     tracker.find_all(execution.track)
     specs = _datasets(
-        request, env_names, own.get("segment_length", 0), execution.data_dir, find_dataset
+        request, env_names, of_run.get("segment_length", 0), execution.data_dir, find_dataset
     )
-    feedback = own.get("feedback", Experiment.feedback)
-    counts = _label_counts(own.pop("num_feedback", None), feedback, execution, env_names)
-    seeds = _seeds(own.pop("seed", (Experiment.seed,)), request.num_seeds)
-    own.setdefault("tie_threshold", family.tie_threshold)
-    own.setdefault("reward", reward_controls.own_kind(values.algorithm))
-    with_flag("", reward_controls.check_kind, values.algorithm, own["reward"])
-    ending = own.get("ending", Experiment.ending)
-    with_flag("", reward_controls.check_ending, values.algorithm, own["reward"], ending)
+    feedback = of_run.get("feedback", Experiment.feedback)
+    counts = _label_counts(of_run.pop("num_feedback", None), feedback, execution, env_names)
+    seeds = _seeds(of_run.pop("seed", (Experiment.seed,)), request.num_seeds)
+    of_run.setdefault("tie_threshold", family.tie_threshold)
+    of_run.setdefault("reward", reward_controls.own_kind(values.algorithm))
+    with_flag("", reward_controls.check_kind, values.algorithm, of_run["reward"])
+    ending = of_run.get("ending", Experiment.ending)
+    with_flag("", reward_controls.check_ending, values.algorithm, of_run["reward"], ending)
     common = {
         "algorithm": values.algorithm,
         "preferences_digest": execution.preferences and file_digest(execution.preferences),
-        **_configs(values, algorithm, own, family.terminates),
-        **own,
+        **_configs(values, algorithm, of_run, family.terminates),
+        **of_run,
     }
     runs = [
         Experiment(
@@ -204,17 +206,21 @@ def experiments_from_flags(
 def _configs(
     values: flags.FlagValues,
     algorithm: registry.Algorithm,
-    own: Mapping[str, Any],
+    of_run: Mapping[str, Any],
     terminates: bool,
 ) -> dict[str, Any]:
-    """Of the policy learner, and of the reward learner where there is one. own: the run's."""
-    of_run = {
-        name: own.get(name, getattr(Experiment, name)) for name in ("segment_length", "num_updates")
+    """The configs of the policy learner and, if there is one, of the reward learner.
+
+    of_run: the settings that are given for the run.
+    """
+    shared = {
+        name: of_run.get(name, getattr(Experiment, name))
+        for name in ("segment_length", "num_updates")
     }
 
     def config(learner: Any, prefix: str) -> Any:
         named = given(values, learner.Config, prefix)
-        return with_flag(prefix, settings.build, learner.Config, named, of_run, terminates)
+        return with_flag(prefix, settings.build, learner.Config, named, shared, terminates)
 
     reward_learner = algorithm.reward_learner
     return {
@@ -243,12 +249,12 @@ def _env_names(values: flags.FlagValues) -> list[str]:
 
 
 def _execution(values: flags.FlagValues) -> Execution:
-    own = {"num_workers": workers.available_cores(), **given(values, Execution)}
+    of_execution = {"num_workers": workers.available_cores(), **given(values, Execution)}
     return Execution(
         workdir=Path(values.workdir or "."),
         data_dir=minari_io.root(values.data_dir),
         preferences=Path(values.preferences) if values.preferences else None,
-        **own,
+        **of_execution,
     )
 
 
@@ -321,10 +327,10 @@ def _label_counts(
 
 
 def _default_folder(runs: Sequence[Experiment]) -> Path:
-    kind = "grid"
+    folder = "grid"
     if len(runs) == 1:
-        kind = environment.folder_name(runs[0].env_name).removesuffix("-v3")
-    return Path("runs") / kind / runs[0].algorithm.replace(":", ".") / digest(runs)
+        folder = environment.folder_name(runs[0].env_name).removesuffix("-v3")
+    return Path("runs") / folder / runs[0].algorithm.replace(":", ".") / digest(runs)
 
 
 def summary(results: Sequence[RunResult]) -> str:

@@ -35,6 +35,13 @@ def test_preference_loss_by_hand(
     np.testing.assert_allclose(swapped, found, atol=1e-5)
 
 
+def test_is_ordered_by_hand() -> None:
+    margin, labels = jnp.array([2.0, -2.0, 0.0, 0.0, 2.0]), jnp.array([1.0, 0.7, 0.0, 0.5, 0.5])
+    correct, strict = losses.is_ordered(margin, labels)
+    np.testing.assert_array_equal(correct, [True, False, False, True, False])
+    np.testing.assert_array_equal(strict, [True, True, True, False, False])
+
+
 # u = 1, -1, 2 with tau = 0.7: 0.7 * 1, 0.3 * 1, 0.7 * 4; their mean is 3.8 / 3.
 DIFFERENCES, OF_EACH = [1.0, -1.0, 2.0], [0.7, 0.3, 2.8]
 

@@ -20,7 +20,7 @@ from flax import struct
 
 from appo_jax import losses
 from appo_jax.actors import squashed_gaussian
-from appo_jax.networks import MLP, Params, forward, forward_ensemble, state_action
+from appo_jax.networks import MLP, Params, forward, forward_ensemble, init_ensemble, state_action
 from appo_jax.settings import MAX_LAYERS, MAX_ROWS, MAX_UNITS, Settings, setting
 from appo_jax.trainable import Trainable
 from appo_jax.types import Metrics, Transitions
@@ -75,8 +75,8 @@ def init(
     actor_key, critic_key, state_key = jax.random.split(key, 3)
     observation, action = jnp.zeros(observation_dim), jnp.zeros(action_dim)
     actor_params = _network(config, 2 * action_dim).init(actor_key, observation)
-    critic_params = jax.vmap(_network(config, 1).init, (0, None))(
-        jax.random.split(critic_key, NUM_CRITICS), state_action(observation, action)
+    critic_params = init_ensemble(
+        _network(config, 1), critic_key, NUM_CRITICS, state_action(observation, action)
     )
     log_temperature = jnp.log(jnp.float32(config.initial_temperature))
     return TrainState(
