@@ -18,6 +18,7 @@ from appo_jax.envs import environment, origin
 from appo_jax.types import InputError
 from experiments.importing.describe import dataset_lines, label_lines
 from experiments.importing.download import PUBLISHERS, fetch
+from experiments.runs.experiment import Experiment
 from experiments.terminal.cli import naming, run
 from experiments.terminal.flags import define
 from experiments.terminal.progress import Terminal
@@ -163,10 +164,15 @@ def _lines(found: Imported) -> list[str]:
 
 
 def _next(found: Imported, request: Request, file: Path) -> str:
-    id = found.dataset or request.dataset
-    assert id is not None
-    labels = "" if found.labels is None else f" --preferences={file}"
-    return f"train with    --dataset={id.id}{labels}"
+    dataset = found.dataset or request.dataset
+    assert dataset is not None
+    named = f"train with    --dataset={dataset.id}"
+    if found.labels is None:
+        return named
+    length, longest = Experiment.segment_length, int(dataset.lengths.max())
+    fitting = min(length if found.labels.any_length else found.labels.length, longest)
+    flag = "" if fitting == length else f" --segment_length={fitting}"
+    return f"{named} --preferences={file}{flag}"
 
 
 if __name__ == "__main__":

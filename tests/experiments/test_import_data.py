@@ -31,7 +31,8 @@ def test_labels_and_their_segments(tmp_path: Path, capsys: pytest.CaptureFixture
     assert out[0].split() == ["data", "set", id]
     assert "labels        6 pairs of segments of 5 steps: 2 say first, 3 second, 1 neither" in out
     assert "transitions   48 in 12 episodes of 4 to 4 steps (mean 4.0)" in out
-    assert out[-1] == f"train with    --dataset={id} --preferences={file}"
+    # The labels are of 5 steps and say that a policy's segments may be others; episodes have 4.
+    assert out[-1] == f"train with    --dataset={id} --preferences={file} --segment_length=4"
     dataset = minari_io.load(id, tmp_path)
     assert dataset.metadata["environment_id"] == "Hopper-v5"
     assert len(preferences.load(file, dataset, 25)) == 6
@@ -40,6 +41,23 @@ def test_labels_and_their_segments(tmp_path: Path, capsys: pytest.CaptureFixture
     with pytest.raises(InputError, match=r"--preferences=.*: exists, expected a new file"):
         run(*common, "--id=mine/six-v0", f"--preferences={file}")
     assert minari_io.local_ids(tmp_path) == [id]
+
+
+def test_says_what_to_train_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The flags that it prints are those that training needs, so also the labels' length."""
+    place, id = f"--data_dir={tmp_path}", "mine/walks-v0"
+    source = published.d4rl(tmp_path / "hopper.hdf5")
+    run("--format=d4rl", f"--source={source}", place, f"--id={id}", "--env=Hopper-v5")
+    assert capsys.readouterr().out.splitlines()[-1] == f"train with    --dataset={id}"
+    labels = published.pt_labels(tmp_path / "pt")
+    pointing = ("--format=pt-labels", f"--source={labels}", f"--dataset={id}")
+    run(*pointing, "--segment_length=2", f"--preferences={tmp_path / 'labels.jsonl'}", place)
+    command, named = capsys.readouterr().out.splitlines()[-1].split(maxsplit=2)[1:]
+    assert command == "with"
+    assert named.split()[-1] == "--segment_length=2"
+    (found, *_), _ = parse("--env=Hopper-v5", place, *named.split())
+    dataset = minari_io.load(id, tmp_path)
+    assert len(preferences.load(tmp_path / "labels.jsonl", dataset, found.segment_length)) == 6
 
 
 def test_neither_data_nor_labels_where_one_can_not_be_written(
