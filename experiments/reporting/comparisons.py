@@ -11,6 +11,11 @@ from experiments.reporting.statistics import Estimate, Scores
 from experiments.reporting.tables import Table, estimate
 
 THRESHOLDS = np.arange(0.0, 100.0, 2.5)  # percent, of the profiles
+MIN_SEEDS = 3  # of one task; several tasks of fewer seeds are samples enough for an interval
+ABOUT_LEFT_OUT = (
+    f"A table of one task is compared from {MIN_SEEDS} seeds on; "
+    "returns of several tasks never are."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,22 +52,25 @@ class Statistics:
 def of_block(block: Block) -> Statistics | None:
     """The statistics of a table, over the tasks of which all shown variants are complete.
 
-    None where there is no such task, or scores of several tasks can't be compared (returns).
+    None where there is no such task, or one of fewer than `MIN_SEEDS` seeds, or scores of several
+    tasks can't be compared (returns).
     """
     variants, tasks = block.comparable(block.variants)
     left_out = [one for one in block.variants if one not in variants]
     if not tasks or not (block.knows_success or len(block.tasks) == 1):
         return None
+    seeds = max(len(cell.seeds) for cell in block.cells.values())
+    if len(tasks) == 1 and seeds < MIN_SEEDS:
+        return None
     scores: dict[str, Scores] = {
         one: [block.cells[task, one].scores for task in tasks] for one in variants
     }
     subject = variants[0]
-    seeds = max(len(cell.seeds) for cell in block.cells.values())
     notes = [
         f"95 % intervals of 10,000 stratified bootstrap replicates over {len(tasks)} "
         f"task{'s' * (len(tasks) > 1)} of {seeds} seed{'s' * (seeds > 1)}."
     ]
-    if seeds < 3:
+    if seeds < MIN_SEEDS:
         notes.append("Intervals over so few seeds are too narrow to rely on.")
     dropped = [task for task in block.tasks if task not in tasks]
     if dropped:

@@ -216,6 +216,7 @@ def _sections(found: _Found, blocks: Sequence[Block]) -> list[Section]:
             "Over tasks and seeds",
             [one.table() for one in known],
             [*rank_drawings, *(drawing for one in known for drawing in figures.statistics(one))],
+            notes=[comparisons.ABOUT_LEFT_OUT] * (len(known) < len(blocks)),
         ),
         Section("What results depend on", drawings=figures.dependences(found.runs)),
         Section("Learning curves", drawings=figures.learning_curves(blocks)),

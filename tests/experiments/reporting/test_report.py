@@ -28,7 +28,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         dataset="medium-replay",
         task=TASKS,
         num_feedback=[500, 1000],
-        num_seeds=2,
+        num_seeds=3,
         num_updates=50_000,
     )
     folders = sweeps.write(
@@ -91,8 +91,8 @@ def test_shows_what_is_no_whole_run(built: Path) -> None:
 
 def test_means_over_fewer_seeds_say_so(built: Path) -> None:
     table = (built / "report" / "tables.md").read_text()
-    assert "40.0 (1 of 2 seeds)" in table
-    assert "50.5 ± 0.7" in table
+    assert "41.0 ± 1.4 (2 of 3 seeds)" in table
+    assert "51.0 ± 1.0" in table
 
 
 def test_published_numbers_keep_to_their_column(built: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.reporting import cells, published, tables
+from experiments.reporting import cells, comparisons, published, tables
 from experiments.runs import results
 from experiments.runs.results import RunResult
 from experiments.sweeps.definition import Narrowing
@@ -68,7 +68,8 @@ def test_published_file_has_a_source_for_each_number() -> None:
 
 
 def arranged(tmp_path: Path, score: sweeps.Score, **flags: object) -> list[cells.Block]:
-    wanted = sweeps.of_flags(dataset="medium-replay", task="dial-turn", num_feedback=500, **flags)
+    common = {"dataset": "medium-replay", "task": "dial-turn", "num_feedback": 500}
+    wanted = sweeps.of_flags(**common | flags)
     sweeps.write(wanted, tmp_path, score)
     return cells.arrange(results.read_all([tmp_path])[0])
 
@@ -84,6 +85,17 @@ def test_beside_the_published_numbers(tmp_path: Path) -> None:
     assert table.rows == (("dial-turn", "appo", "80.0 ± 3.6", "81.0 ± 4.5", "-1.0", "yes"),)
     (row,) = csv.DictReader(io.StringIO(tables.comparison_csv([one])))
     assert (row["ours_mean"], row["paper_mean"]) == ("80.0000", "80.96")
+
+
+def test_two_seeds_of_one_task_carry_no_interval(tmp_path: Path) -> None:
+    flags = {"algorithm": ["appo", "mr"], "num_seeds": 2}
+    (one,) = arranged(tmp_path / "one", lambda run: 40.0 + run.seed, **flags)
+    assert comparisons.of_block(one) is None
+    flags["task"] = ["dial-turn", "sweep"]
+    (two,) = arranged(tmp_path / "two", lambda run: 40.0 + run.seed, **flags)
+    found = comparisons.of_block(two)
+    assert found is not None
+    assert found.notes[-1] == "Intervals over so few seeds are too narrow to rely on."
 
 
 def test_within_both_spreads_means_the_smaller(tmp_path: Path) -> None:

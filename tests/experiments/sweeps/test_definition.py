@@ -64,7 +64,9 @@ def test_shares_of_the_paper_s_data() -> None:
 
 def test_panel_and_quick() -> None:
     panel = sweeps.wanted("panel")
-    assert len(panel) == len(registry.ALGORITHMS) * 3 * 2
+    assert len(panel) == (len(registry.ALGORITHMS) + 2) * 3 * 2
+    shuffled = [one.run.algorithm for one in panel if one.run.reward == "shuffled"]
+    assert shuffled == ["appo"] * 6 + ["mr"] * 6
     assert {(one.run.num_updates, one.run.dataset.size) for one in panel} == {(30_000, 300_000)}
     quick = sweeps.wanted("quick")  # without data it makes its own
     assert {one.run.dataset.source for one in quick} == {"collected"}
