@@ -100,10 +100,10 @@ def optimise(
     solver for each iteration, warm-started. The algorithm returns the uniform mixture of
     `policies`.
 
-    dual_rate: not in the paper; above 0 it is Algorithm 4's `adversarial_target=0` here. `lam` is
-    where lambda begins, and the greatest; its logarithm falls by so much times
-    sum_h E_D[f^t_h o pi^t_h - f^t_h] (over R), so that pessimism grows as long as the answer says
-    that pi^t is better than the data.
+    dual_rate: not in the paper; above 0 it is the idea of Algorithm 4's `adversarial_target=0`
+    here, with a bound and without Adam. `lam` is where lambda begins, and the greatest; its
+    logarithm falls by so much times sum_h E_D[f^t_h o pi^t_h - f^t_h] (over R), so that pessimism
+    grows as long as the answer says that pi^t is better than the data.
     """
     shape = model.reward.shape
     frequencies = visit_frequencies(pairs, *shape[1:]).astype(model.reward.dtype)
