@@ -42,7 +42,7 @@ PAIRS = "random, changing, disagreement, ranked, or a file of pairs (.jsonl)"
 class Options(Settings):
     """What is asked about, and how it looks."""
 
-    labeller: str = setting("me", "who answers; names the journal")
+    labeller: str = setting("me", "who answers; names the journal (the teacher: scripted)")
     num_pairs: int = setting(500, "pairs to ask about, repeated ones too")
     pairs: str = setting("random", f"how they are found: {PAIRS}")
     segment_length: int = setting(25, "steps of a segment")
@@ -66,8 +66,10 @@ class Page(Settings):
 class Source(Settings):
     """Which data set, where there are several."""
 
-    dataset_size: int | None = setting(None, "transitions, as of experiments.train")
-    data_seed: int = setting(0, "as of experiments.train", low=0, high=MAX_INT)
+    dataset_size: int | None = setting(None, "with --task: transitions to take")
+    data_seed: int = setting(
+        0, "with --task: seed that the set was collected with", low=0, high=MAX_INT
+    )
 
 
 def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
@@ -76,11 +78,12 @@ def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
     define(values, "dataset", str, text, _MAIN)
     define(values, "task", str, "Meta-World task, where the data set doesn't say it", _MAIN)
     define(values, "env", str, "likewise an id of Gymnasium, e.g. Hopper-v5", _MAIN)
-    define(values, "workdir", Path, "folder of the labels (default: labels/<dataset>)", _MAIN)
+    text = "folder of the labels (default: labels/<dataset>, -scripted-<pairs> behind it for those "
+    define(values, "workdir", Path, f"{text}of --scripted)", _MAIN)
     define_settings(values, Options, _MAIN)
     define_settings(values, Page, _CLIPS)
     define(values, "camera", str, "the view to begin with; C shows others", _CLIPS)
-    text = "folder with <episode>.npy, uint8 [steps + 1, height, width, 3], to show instead"
+    text = "folder with 0.npy, 1.npy, ... of episodes, uint8 [steps + 1, height, width, 3], to show"
     define(values, "frames", Path, text, _CLIPS)
     define(values, "open", bool, "open the page in the browser", _CLIPS, False)
     text = "let the scripted teacher answer, by the true returns; to compare ways to find pairs"
@@ -109,12 +112,12 @@ def obtain(values: flags.FlagValues, source: Source) -> tuple[Dataset, str | Non
     if values.task is not None and values.env is not None:
         raise InputError(f"--env={values.env}: given with --task={values.task}, expected one")
     data_dir = minari_io.root(values.data_dir)
-    flag = "env" if values.env is not None else "task"
-    asked = values.task or values.env
+    flag, asked = ("task", values.task) if values.env is None else ("env", values.env)
     if asked is None:
-        for flag, value in given(values, Source).items():
+        if found := given(values, Source):
+            unread, value = next(iter(found.items()))
             raise InputError(
-                f"--{flag}={value}: is read with --task or --env alone, expected one of these too"
+                f"--{unread}={value}: is read with --task or --env alone, expected one of these too"
             )
         dataset = minari_io.load(values.dataset, data_dir)
         name = origin.environment_of(dataset)
@@ -140,16 +143,13 @@ def strategy_of(options: Options, dataset: Dataset, scripted: bool = False) -> S
     Raises InputError for a name that is none, and a file that isn't one.
     """
     segmented = Segmented(dataset, options.segment_length)
+    changing = strategies.Changing(segmented, options.seed)
     named: dict[str, Callable[[], Strategy]] = {
         "random": lambda: strategies.Random(segmented, options.seed),
-        "changing": lambda: strategies.Changing(segmented, options.seed),
-        "disagreement": lambda: Disagreement(
-            segmented, options.seed, strategies.Changing(segmented, options.seed)
-        ),
+        "changing": lambda: changing,
+        "disagreement": lambda: Disagreement(segmented, options.seed, changing, waits=scripted),
         "ranked": lambda: strategies.Ranked(segmented, options.seed),
     }
-    if options.pairs == "disagreement" and scripted:
-        return Disagreement(segmented, options.seed, named["changing"](), waits=True)
     if options.pairs in named:
         return named[options.pairs]()
     path = Path(os.path.expanduser(options.pairs))
@@ -178,19 +178,23 @@ def serve(session: Session, renderer: Renderer, page: Page, is_opened: bool) -> 
 
 def main(values: flags.FlagValues) -> None:
     """Ask a person, and say at the end what they answered."""
-    options, page = Options(**given(values, Options)), Page(**given(values, Page))
+    # The teacher's answers lie apart from a person's, each way to find pairs by itself.
+    defaults = {"labeller": "scripted"} if values.scripted else {}
+    options = Options(**{**defaults, **given(values, Options)})
+    page = Page(**given(values, Page))
     look = look_of(values, page)
     dataset, env_name = obtain(values, Source(**given(values, Source)))
     if look.frames is not None:
         check_frames(look.frames, dataset)
     checks.check_episodes(dataset, options.segment_length)
     strategy = strategy_of(options, dataset, values.scripted)
-    workdir = Path(values.workdir or Path("labels", dataset.id))
-    fields = {field.name for field in dataclasses.fields(Plan)}
-    plan = Plan(**{k: v for k, v in dataclasses.asdict(options).items() if k in fields})
-    with opened(workdir, dataset, plan, options.labeller, strategy) as session:
+    apart = f"-scripted-{Path(options.pairs).stem}" if values.scripted else ""
+    workdir = Path(values.workdir or Path("labels", dataset.id + apart))
+    planned = dataclasses.asdict(options)
+    labeller = planned.pop("labeller")
+    with opened(workdir, dataset, Plan(**planned), labeller, strategy) as session:
         print(f"data: {dataset.id}, {dataset.num_transitions:,} transitions, of {env_name}")
-        print(f"labels: {workdir}, {len(session.answers)} answers by {options.labeller} so far")
+        print(f"labels: {workdir}, {len(session.answers)} answers by {labeller} so far")
         if isinstance(strategy, strategies.FromFile) and session.left_out:
             print(
                 f"note: --num_pairs={options.num_pairs} leaves out {session.left_out} pairs of "

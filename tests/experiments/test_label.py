@@ -57,6 +57,19 @@ def test_the_scripted_teacher_answers_through_the_same_code(
     assert (session["dataset"], session["plan"]["pairs"]) == (data.id, pairs)
 
 
+def test_the_teacher_answers_beside_a_person_not_among_their_answers(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = (*LIRE, f"--data_dir={data_dir}", "--segment_length=5", "--num_pairs=8", "--scripted")
+    for pairs in ("random", "changing"):
+        main(*flags, f"--pairs={pairs}")
+    folder = tmp_path / "labels" / lire.load(data_dir / f"{TASK}-v3", SIZE).id
+    assert not folder.exists()
+    for pairs in ("random", "changing"):
+        assert (folder.parent / f"{folder.name}-scripted-{pairs}/answers-scripted.jsonl").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
