@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from absl import flags
 
 from appo_jax.data import atomic, checks, formats, minari_io, preferences
@@ -166,13 +167,17 @@ def _lines(found: Imported) -> list[str]:
 def _next(found: Imported, request: Request, file: Path) -> str:
     dataset = found.dataset or request.dataset
     assert dataset is not None
-    named = f"train with    --dataset={dataset.id}"
-    if found.labels is None:
-        return named
-    length, longest = Experiment.segment_length, int(dataset.lengths.max())
-    fitting = min(length if found.labels.any_length else found.labels.length, longest)
-    flag = "" if fitting == length else f" --segment_length={fitting}"
-    return f"{named} --preferences={file}{flag}"
+    length = Experiment.segment_length
+    if found.labels is not None and not found.labels.any_length:
+        length = found.labels.length
+    # Training wants two episodes that hold a segment.
+    length = min(length, int(np.sort(dataset.lengths)[-2:][0]))
+    named = [
+        f"--dataset={dataset.id}",
+        *([] if found.labels is None else [f"--preferences={file}"]),
+        *([] if length == Experiment.segment_length else [f"--segment_length={length}"]),
+    ]
+    return f"train with    {' '.join(named)}"
 
 
 if __name__ == "__main__":

@@ -104,8 +104,8 @@ class Block:
         return reads_labels(self._any(variant))
 
     def ranks(self, variant: str) -> bool:
-        """Whether a variant competes: one that trains on true rewards is a bound."""
-        return self._any(variant).settings.get("reward") != "true"
+        """Whether a variant competes: of true rewards it is a bound, of wrong ones a control."""
+        return self._any(variant).settings.get("reward") in ("learned", "none")
 
     def _any(self, variant: str) -> RunResult:
         return next(

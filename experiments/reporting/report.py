@@ -5,7 +5,7 @@ import dataclasses
 import datetime
 import io
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -275,7 +275,7 @@ def _runs_csv(found: _Found) -> str:
                 *(_empty_none(run.total_return), run.num_evaluations_averaged, run.updates_done),
                 *(run.num_updates, _empty_none(run.reward_accuracy)),
                 *(_empty_none(run.wall_seconds), found.failed.get(run.digest, ""), run.folder),
-                json.dumps(_jsonable(run.settings), sort_keys=True),
+                json.dumps(dict(run.settings), sort_keys=True),
             ]
         )
     return text.getvalue()
@@ -283,7 +283,3 @@ def _runs_csv(found: _Found) -> str:
 
 def _empty_none(value: float | None) -> object:
     return "" if value is None else value
-
-
-def _jsonable(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(settings)

@@ -44,11 +44,13 @@ def test_labels_and_their_segments(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_says_what_to_train_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The flags that it prints are those that training needs, so also the labels' length."""
+    """Also the segment length, where 25 steps don't fit the labels or the episodes."""
     place, id = f"--data_dir={tmp_path}", "mine/walks-v0"
     source = published.d4rl(tmp_path / "hopper.hdf5")
     run("--format=d4rl", f"--source={source}", place, f"--id={id}", "--env=Hopper-v5")
-    assert capsys.readouterr().out.splitlines()[-1] == f"train with    --dataset={id}"
+    out = capsys.readouterr().out.splitlines()
+    # Episodes of 5, 6 and 8 steps: two of them hold a segment of 6.
+    assert out[-1] == f"train with    --dataset={id} --segment_length=6"
     labels = published.pt_labels(tmp_path / "pt")
     pointing = ("--format=pt-labels", f"--source={labels}", f"--dataset={id}")
     run(*pointing, "--segment_length=2", f"--preferences={tmp_path / 'labels.jsonl'}", place)

@@ -77,6 +77,13 @@ def test_the_oracle_stands_in_every_number_of_labels(tmp_path: Path) -> None:
     assert not blocks[0].ranks("oracle")
 
 
+def test_controls_don_t_compete(tmp_path: Path) -> None:
+    rewards = {"reward": ["learned", "shuffled"]}
+    (block,) = arranged(tmp_path, {"algorithm": "appo", "task": "sweep", **rewards})
+    kept = {variant: block.ranks(variant) for variant in block.variants}
+    assert kept == {"appo, reward learned": True, "appo, reward shuffled": False}
+
+
 def test_cloning_of_all_data_stands_in_every_number_of_labels(tmp_path: Path) -> None:
     blocks = arranged(
         tmp_path,

@@ -93,6 +93,7 @@ def test_means_over_fewer_seeds_say_so(built: Path) -> None:
     table = (built / "report" / "tables.md").read_text()
     assert "41.0 ± 1.4 (2 of 3 seeds)" in table
     assert "51.0 ± 1.0" in table
+    assert "seeds on, returns of several tasks never" not in text_of(built)
 
 
 def test_published_numbers_keep_to_their_column(built: Path) -> None:
@@ -169,6 +170,7 @@ def test_rebuilt_from_runs_under_way(tmp_path: Path) -> None:
     page = report.build([tmp_path], tmp_path / "report").read_text()
     assert "2 runs: 2 finished." in page
     assert "60.0 ± 0.0" in page
+    assert "with one such task from 3 seeds on" in page
 
 
 def test_bad_places_are_named(tmp_path: Path) -> None:

@@ -88,14 +88,18 @@ def test_beside_the_published_numbers(tmp_path: Path) -> None:
 
 
 def test_two_seeds_of_one_task_carry_no_interval(tmp_path: Path) -> None:
-    flags = {"algorithm": ["appo", "mr"], "num_seeds": 2}
-    (one,) = arranged(tmp_path / "one", lambda run: 40.0 + run.seed, **flags)
-    assert comparisons.of_block(one) is None
-    flags["task"] = ["dial-turn", "sweep"]
-    (two,) = arranged(tmp_path / "two", lambda run: 40.0 + run.seed, **flags)
-    found = comparisons.of_block(two)
-    assert found is not None
-    assert found.notes[-1] == "Intervals over so few seeds are too narrow to rely on."
+    def compared(name: str, **flags: object) -> comparisons.Statistics | None:
+        place, algorithms = tmp_path / name, ["appo", "mr"]
+        (block,) = arranged(place, lambda run: 40.0 + run.seed, algorithm=algorithms, **flags)
+        return comparisons.of_block(block)
+
+    assert compared("two", num_seeds=2) is None
+    three = compared("three", num_seeds=3)
+    assert three is not None
+    assert len(three.notes) == 1
+    of_two_tasks = compared("tasks", num_seeds=2, task=["dial-turn", "sweep"])
+    assert of_two_tasks is not None
+    assert of_two_tasks.notes[-1] == "Intervals over so few seeds are too narrow to rely on."
 
 
 def test_within_both_spreads_means_the_smaller(tmp_path: Path) -> None:
