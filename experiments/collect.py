@@ -41,7 +41,9 @@ def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
     flags.DEFINE_enum("dataset", scripted.RECIPE, recipes, "recipe of the data", **group)
     text = "transitions in all, on Meta-World whole episodes; default: the paper's size"
     flags.DEFINE_integer("size", None, text, **group)
-    flags.DEFINE_integer("seed", 0, "data seed, 0 or more", **group)
+    flags.DEFINE_integer(
+        "seed", 0, "of the data, --data_seed of experiments.train; 0 or more", **group
+    )
     define(values, "data_dir", Path, "folder of the data sets; default: Minari's", main)
 
     group["module_name"] = f"{scripted.RECIPE} only"

@@ -27,7 +27,7 @@ class Options(Settings):
     """What is asked of an evaluation."""
 
     run: int | None = setting(None, "one run of a grid, from 0; all if left out", low=0)
-    episodes: int = setting(50, "how many", high=MAX_ROWS)
+    episodes: int = setting(50, "episodes for each run", high=MAX_ROWS)
     seed: int | None = setting(
         None, "of the episodes; the training run's if left out", low=0, high=MAX_INT
     )

@@ -37,8 +37,7 @@ def main(values: flags.FlagValues) -> None:
     for folder in folders:
         if folder.exists():
             raise InputError(f"--output={output}: {folder} is there already, expected a new folder")
-    for run, folder in zip(runs, folders, strict=True):
-        saved = policy.load(path, run)
+    for folder, saved in zip(folders, policy.load_all(path, runs), strict=True):
         off = exporting.write(saved, folder)
         print(
             f"{folder}: {saved.policy.algorithm} on {saved.config['env_name']}, update "

@@ -29,7 +29,7 @@ def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
     define(values, "data_dir", Path, "folder of the data sets (default: Minari's)", _GROUP)
     define(values, "preferences", Path, "JSON Lines file of labels", _GROUP)
     define(values, "segment_length", int, "steps of a labelled segment (default: 25)", _GROUP, 25)
-    text = "fit reward models to all labels but one part in so many, and judge them on that part"
+    text = "cut labels into so many parts, and judge on each a reward model fitted to the others"
     define(values, "folds", int, text, _GROUP)
     text = "environment that the data are for (default: the one that they say)"
     define(values, "env", str, text, _GROUP)

@@ -27,6 +27,8 @@ from experiments.terminal.flags import define, define_settings, given
 
 _GROUP, _LOOK = "What to show", "How it looks"
 _MAX_SIDE = 4096
+# Flags that one of the two kinds alone reads.
+_OF = {"checkpoint": ("run", "episodes", "stride", "linger"), "labels": ("pair", "data_dir")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +45,12 @@ class Look(Settings):
 
     width: int = setting(480, "pixels of a picture", high=_MAX_SIDE)
     height: int = setting(360, "pixels of a picture", high=_MAX_SIDE)
-    stride: int | None = setting(None, "steps between frames; about 40 frames a second if left out")
-    linger: int = setting(40, "steps that are shown after the first success", low=0)
+    stride: int | None = setting(
+        None, "with --checkpoint: steps between frames; about 40 frames a second if left out"
+    )
+    linger: int = setting(
+        40, "with --checkpoint: steps that are shown after the first success", low=0
+    )
 
 
 def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
@@ -55,7 +61,9 @@ def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
     define(values, "labels", Path, "instead of a checkpoint: a JSON Lines file of labels", _GROUP)
     define(values, "pair", int, "which of its pairs, from 0", _GROUP)
     define(values, "data_dir", Path, "folder of the labels' data set (default: Minari's)", _GROUP)
-    name = "of the files, without .mp4 and .gif (default: video-<run>, in the run's folder)"
+    name = (
+        "of the files, without .mp4 and .gif (default: video-<run> in the run's folder; pair, here)"
+    )
     define(values, "output", Path, name, _GROUP)
     define_settings(values, Look, _LOOK)
     define(values, "camera", str, "a camera of the environment's model", _LOOK)
@@ -69,6 +77,12 @@ def main(values: flags.FlagValues) -> None:
             f"found {found} of --checkpoint and --labels, expected a run's folder or a checkpoint, "
             "or a file of labels with --pair"
         )
+    kind, other = (
+        ("labels", "checkpoint") if values.checkpoint is None else ("checkpoint", "labels")
+    )
+    for name in _OF[other]:
+        if values[name].value is not None:
+            raise InputError(f"--{name}: given with --{kind}, expected with --{other} only")
     look = _look(values)
     if values.labels is None:
         _render_policy(values, look)

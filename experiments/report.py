@@ -17,7 +17,7 @@ from experiments.terminal.flags import define
 def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
     """Define the flags, in the order in which they matter."""
     group = "report"
-    folders = "folders of runs or of sweeps, also above them: a,b"
+    folders = "folders of runs or of sweeps, or above such, with commas"
     define(values, "runs", Path, folders, group, several=True)
     define(values, "output", Path, "folder of the report (default: report)", group, "report")
 

@@ -37,12 +37,14 @@ class Options(Settings):
     """Which pairs are asked where no file holds them."""
 
     num_pairs: int = setting(1000, "pairs of the scripted teacher", high=_MAX_PAIRS)
-    seed: int = setting(0, "of these pairs", low=0, high=MAX_INT)
+    seed: int = setting(0, "of the scripted teacher's pairs", low=0, high=MAX_INT)
 
 
 def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
     """Define the flags."""
-    define(values, "runs", Path, "folders of runs, also above them: a,b", _GROUP, several=True)
+    define(
+        values, "runs", Path, "folders of runs, or above such, with commas", _GROUP, several=True
+    )
     text = "JSON Lines file of labels that no run was trained on (default: the scripted teacher's)"
     define(values, "preferences", Path, text, _GROUP)
     define_settings(values, Options, _GROUP)

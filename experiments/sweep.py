@@ -29,7 +29,7 @@ from experiments.terminal.sweep_progress import Progress
 from experiments.tracking import tracker
 
 LAUNCHERS = ("local", "submitit", "ray")
-# Of `Resources`, what not all read that give grids away.
+# Settings of `Resources` that only some launchers read.
 _READERS = {"grid_hours": ("submitit",), "slurm": ("submitit",), "ray_address": ("ray",)}
 
 
@@ -53,7 +53,7 @@ def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
     define(values, "launcher", str, where, elsewhere, "local")
     define_settings(values, Resources, elsewhere)
     group = "Execution (changes no number)"
-    cores = f"{cli.ALL_CORES}; --grid_cpus where a launcher gives grids away"
+    cores = f"{cli.ALL_CORES}; with submitit or ray: --grid_cpus"
     define_settings(values, Execution, group, defaults={"num_workers": cores})
     cache = "keep compiled programs in the user's cache folder (default: true)"
     define(values, "compilation_cache", bool, cache, group, True)

@@ -27,10 +27,8 @@ def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
     group: dict[str, Any] = {"flag_values": values, "module_name": "theory"}
     define(values, "workdir", Path, "folder for the figures and the table", "theory")
     flags.DEFINE_enum("preset", "full", list(PRESETS), "sizes of the grids", **group)
-    flags.DEFINE_multi_enum(
-        *("figures", None, list(FIGURES), "figure to make, can be given again; default: all"),
-        **group,
-    )
+    text = f"some only, with commas: {', '.join(FIGURES)} (default: all)"
+    flags.DEFINE_list("figures", None, text, **group)
     flags.DEFINE_integer(
         "num_mdps", 100, "random MDPs of each setting, at least 2", lower_bound=2, **group
     )
@@ -53,13 +51,21 @@ def make_folder(workdir: str | None) -> Path:
     return folder
 
 
+def check_figures(names: Sequence[str] | None) -> list[str]:
+    """The figures to make. Raises InputError for one that there isn't."""
+    for name in names or ():
+        if name not in FIGURES:
+            raise InputError(f"--figures: {name!r}, expected some of {', '.join(FIGURES)}")
+    return list(names or FIGURES)
+
+
 def main(values: flags.FlagValues) -> None:
     """Measure, print and write."""
+    names = check_figures(values.figures)
     folder = make_folder(values.workdir)
     jax.config.update("jax_enable_x64", True)
     keys = jax.random.split(jax.random.key(values.seed), values.num_mdps)
     print(f"{values.num_mdps} MDPs of each setting, to {folder}")
-    names = values.figures or list(FIGURES)
     begin = time.time()
     figures = measure_all(names, PRESETS[values.preset], keys, print)
     lines = claims(figures)

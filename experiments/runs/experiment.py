@@ -120,7 +120,7 @@ class Execution(Settings):
     preferences: Path | None = None
     num_workers: int = setting(1, "simulator processes", high=1000)
     chunk_updates: int | None = setting(
-        None, "updates between two looks at the host; 500, on a CPU 100"
+        None, "updates before signals and progress are looked at; if left out 500, on a CPU 100"
     )
     runs_axis: Literal["auto", "map", "vmap"] = setting(
         "auto", "runs of a grid in turn (map), together (vmap), or what suits the device (auto)"

@@ -6,7 +6,6 @@ holds the results, or raises; `on` makes one of a cluster, whose workers may be 
 
 import contextlib
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, TypeAlias
@@ -173,8 +172,7 @@ def _try(grid: Grid, report: Report, launch: Callable[[Grid, Report], object]) -
     except Stopped:
         raise
     except Exception as error:  # whatever it is, the other grids can go on
-        first = (str(error).splitlines() or [""])[0]
-        return Failed(first or type(error).__name__, traceback.format_exc())
+        return Failed.of(error)
     return None
 
 

@@ -37,14 +37,14 @@ DESIGNS = {
             "solver_certificate",
         ),
     ),
-    "concentrability": Design("Concentrability, 100 labels", "C_TR", (*POLICIES, "mle")),
-    "lam": Design("Random MDPs, 100 labels", "lambda / C_TR", (*POLICIES, "distance_to_reference")),
-    "lam-lure": Design("Lure, 100 labels", "lambda / C_TR", (*POLICIES, "distance_to_reference")),
+    "concentrability": Design("Concentrability, few labels", "C_TR", (*POLICIES, "mle")),
+    "lam": Design("Random MDPs, few labels", "lambda / C_TR", (*POLICIES, "distance_to_reference")),
+    "lam-lure": Design("Lure, few labels", "lambda / C_TR", (*POLICIES, "distance_to_reference")),
     "families": Design(
-        "Families, 100 labels", "family: lambda / C_TR", (*POLICIES, "distance_to_reference")
+        "Families, few labels", "family: lambda / C_TR", (*POLICIES, "distance_to_reference")
     ),
     "adapting": Design(
-        "A lambda that adapts, 100 labels", "family: lambda / C_TR", (*POLICIES, "lam_over_c_tr")
+        "A lambda that adapts, few labels", "family: lambda / C_TR", (*POLICIES, "lam_over_c_tr")
     ),
     "rollouts": Design(
         "Algorithm 1",

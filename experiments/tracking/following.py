@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from appo_jax.types import first_line
 from experiments.runs.events import Report, Told
 from experiments.runs.experiment import Experiment, differing, label, named_settings
 from experiments.runs.files import MetricsFile, Row
@@ -92,8 +93,8 @@ class _Follower:
 
     def _fail(self, error: Exception) -> None:
         self._has_failed = True
-        first = (str(error).splitlines() or [""])[0] or type(error).__name__
-        self._report(Told(f"warning: tracker {self._name}: {first}; metrics.csv has everything"))
+        said = first_line(error)
+        self._report(Told(f"warning: tracker {self._name}: {said}; metrics.csv has everything"))
 
 
 def _gathered(rows: Sequence[Row]) -> Iterator[tuple[Row, dict[str, float]]]:

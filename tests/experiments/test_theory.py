@@ -35,7 +35,7 @@ def run(*flags: str) -> subprocess.CompletedProcess[str]:
 def test_prints_and_writes(tmp_path: Path) -> None:
     done = run(
         *(f"--workdir={tmp_path / 'new'}", "--preset=quick", "--num_mdps=2"),
-        *("--figures=lam", "--figures=concentrability", "--figures=adapting"),
+        "--figures=lam,concentrability,adapting",
     )
     assert done.returncode == 0, done.stderr
     with (tmp_path / "new" / "theory.csv").open(newline="") as file:
@@ -86,6 +86,7 @@ def folder_of(*arguments: str) -> Path:
     line = ["theory", *arguments]
     theory.define_flags(values, line)
     parse_flags(values, line)
+    theory.check_figures(values.figures)
     return theory.make_folder(values.workdir)
 
 
@@ -97,7 +98,7 @@ def folder_of(*arguments: str) -> Path:
         (("--workdir={}", "--num_mdps=1"), "--num_mdps=1: .*, expected: random MDPs"),
         (("--workdir={}", "--seed=-1"), "--seed=-1: .*, expected: seed of the MDPs"),
         (("--workdir={}", "--preset=huge"), "--preset=huge: value should be one of <full|quick>"),
-        (("--workdir={}", "--figures=all"), "--figures=all: value should be one of <iterations"),
+        (("--workdir={}", "--figures=all"), "--figures: 'all', expected some of iterations, "),
     ],
 )
 def test_bad_flag(arguments: tuple[str, ...], expected: str, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from appo_jax.settings import Settings, setting
-from appo_jax.types import InputError
+from appo_jax.types import InputError, first_line
 from experiments.runs import compiled, runner
 from experiments.runs.events import Event, Told
 from experiments.runs.signals import Stopped
@@ -28,14 +28,18 @@ _KNOWN = {
 class Resources(Settings):
     """What each grid gets, and from whom."""
 
-    grid_cpus: int = setting(2, "cores of each grid, which are its simulator processes too")
+    grid_cpus: int = setting(2, "cores of each grid, and its simulator processes")
     grid_gpus: int = setting(0, "GPUs of each grid", low=0)
-    grid_memory_gb: int | None = setting(None, "memory of each grid; the cluster's way if left out")
-    grid_hours: int = setting(24, "on Slurm, hours until a grid is queued once more")
+    grid_memory_gb: int | None = setting(
+        None, "GB of memory of each grid; if left out, the cluster decides"
+    )
+    grid_hours: int = setting(
+        24, "Slurm's time limit of a grid, in hours; then it is queued again, at most 3 times"
+    )
     grids_at_once: int = setting(0, "grids at once; 0: as many as the cluster takes", low=0)
     slurm: str = setting("", "more for Slurm, like partition=gpu,account=me")
     ray_address: str = setting(
-        "", "of a Ray cluster; auto: the one of this machine; if left out, one is started here"
+        "", "of the Ray cluster of this machine, or auto; if left out, one is started here"
     )
 
 
@@ -45,6 +49,11 @@ class Failed:
 
     sentence: str
     traceback: str
+
+    @classmethod
+    def of(cls, error: Exception) -> "Failed":
+        """What an error that is being handled says."""
+        return cls(first_line(error), traceback.format_exc())
 
 
 class Lost(Exception):
@@ -116,8 +125,7 @@ def carry_out(grid: Grid, compilation_cache: bool) -> Failed | None:
     except Stopped as stopped:
         raise Lost(str(stopped)) from stopped
     except Exception as error:
-        first = (str(error).splitlines() or [""])[0]
-        return Failed(first or type(error).__name__, traceback.format_exc())
+        return Failed.of(error)
     return None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import ray
 from ray import exceptions
 
-from appo_jax.types import InputError
+from appo_jax.types import InputError, first_line
 from experiments.sweeps.clusters.cluster import Failed, Lost, Resources, carry_out, placed
 from experiments.sweeps.plan import Grid
 
@@ -53,7 +53,7 @@ class _Job:
             found: Failed | None = ray.get(self._reference)
             return found
         except exceptions.RayError as error:  # or what `carry_out` raised
-            raise Lost((str(error).splitlines() or [""])[0] or type(error).__name__) from error
+            raise Lost(first_line(error)) from error
 
     def cancel(self) -> None:
         ray.cancel(self._reference, force=True)

@@ -136,6 +136,11 @@ def test_what_cannot_be_shown(seen: Path, tmp_path: Path) -> None:
         (f"--checkpoint={seen}", "--width=81"): "^--width=81: expected an even number",
         (f"--checkpoint={seen}", "--stride=0"): "^--stride=0: expected a whole number from 1",
         (f"--checkpoint={seen}", "--output=no/where"): "^--output=no/where: no folder no, expected",
+        (
+            "--checkpoint=a",
+            "--pair=0",
+        ): "^--pair: given with --checkpoint, expected with --labels o",
+        ("--labels=b", "--episodes=2"): "^--episodes: given with --labels, expected with --checkpo",
         (f"--labels={labels}",): "^--pair is missing, expected a pair of .*labels.jsonl, from 0",
         (f"--labels={labels}", "--pair=0"): "line 2: length None, expected a whole number of",
         (f"--labels={tmp_path / 'none'}", "--pair=0"): "none: ",
