@@ -300,7 +300,7 @@ def test_a_set_of_minari(hub: Host, tmp_path: Path) -> None:
     assert code == 0, said
     assert hub.asked == [0, 10 * 2**20]
     assert re.match(r".*\nfetching      TEST/walk-v0, 20 steps in 0.\d MB, to .*/walk-v0\n", out)
-    assert out.splitlines()[-1] == "train with    --dataset=TEST/walk-v0"
+    assert out.splitlines()[-1] == "train with    --dataset=TEST/walk-v0 --segment_length=8"
     found = minari_io.load("TEST/walk-v0", place)
     assert found.digest() == minari_io.load("TEST/walk-v0", tmp_path / "remote").digest()
     assert left(place) == ["TEST"]
