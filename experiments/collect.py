@@ -5,7 +5,7 @@ that learn for hours; the latter can be stopped at any time.
 """
 
 import contextlib
-import math
+import dataclasses
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,50 +19,69 @@ from appo_jax.collect.replay_collection import Recipe
 from appo_jax.data import minari_io
 from appo_jax.data.dataset import Dataset
 from appo_jax.envs import environment, meta_world
+from appo_jax.settings import MAX_INT, Settings, setting
 from appo_jax.types import InputError
 from experiments.collecting import sac_collection, scripted_collection
 from experiments.collecting.summary import summary
 from experiments.runs.events import Counter
-from experiments.terminal.cli import naming, run
-from experiments.terminal.flags import define, with_flag
+from experiments.terminal.cli import ALL_CORES, naming, run
+from experiments.terminal.flags import define, define_settings, given
 from experiments.terminal.progress import Terminal
 
 REPLAY_FLAGS = ("env", "num_seeds", "batch_size", "updates_per_step")
 EXPERT_FLAGS = ("num_workers",)
 
 
+@dataclasses.dataclass(frozen=True)
+class Options(Settings):
+    """What is asked of both recipes."""
+
+    size: int | None = setting(
+        None, "transitions in all, on Meta-World whole episodes (default: the paper's size)"
+    )
+    seed: int = setting(0, "of the data, --data_seed of experiments.train", low=0, high=MAX_INT)
+
+
+@dataclasses.dataclass(frozen=True)
+class Expert(Settings):
+    """What medium-expert data alone read."""
+
+    num_workers: int | None = setting(None, "simulator processes", high=1000)
+
+
+@dataclasses.dataclass(frozen=True)
+class Replay(Settings):
+    """What medium-replay data alone read, beside the agents' config."""
+
+    num_seeds: int = setting(Recipe.num_agents, "SAC agents, each with a seed of its own")
+    updates_per_step: float = setting(
+        Recipe.updates_per_step, "updates of an agent for each of its steps", above=0
+    )
+
+
 def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
     """Define the flags, grouped by the recipe that they are for."""
     main = "What to collect"
-    group: dict[str, Any] = {"flag_values": values, "module_name": main}
+    define(values, "task", str, "Meta-World task, e.g. sweep (sweep-v2, sweep-v3)", main)
     recipes = (scripted.RECIPE, replay_collection.RECIPE)
-    text = "Meta-World task, e.g. sweep (sweep-v2, sweep-v3)"
-    flags.DEFINE_string("task", None, text, **group)
+    group: dict[str, Any] = {"flag_values": values, "module_name": main}
     flags.DEFINE_enum("dataset", scripted.RECIPE, recipes, "recipe of the data", **group)
-    text = "transitions in all, on Meta-World whole episodes; default: the paper's size"
-    flags.DEFINE_integer("size", None, text, **group)
-    flags.DEFINE_integer(
-        "seed", 0, "of the data, --data_seed of experiments.train; 0 or more", **group
-    )
-    define(values, "data_dir", Path, "folder of the data sets; default: Minari's", main)
-
-    group["module_name"] = f"{scripted.RECIPE} only"
-    text = "simulator processes, 1 to 1000; default: one for each core"
-    flags.DEFINE_integer("num_workers", None, text, lower_bound=1, upper_bound=1000, **group)
-
-    group["module_name"] = f"{replay_collection.RECIPE} only"
+    define_settings(values, Options, main)
+    define(values, "data_dir", Path, "folder of the data sets (default: Minari's)", main)
+    only = f"{scripted.RECIPE} only"
+    define_settings(values, Expert, only, defaults={"num_workers": ALL_CORES})
+    only = f"{replay_collection.RECIPE} only"
     text = "id of a Gymnasium environment, e.g. Hopper-v5, in place of --task"
-    flags.DEFINE_string("env", None, text, **group)
-    text = f"SAC agents, each with a seed of its own; default: {Recipe.num_agents}"
-    flags.DEFINE_integer("num_seeds", None, text, lower_bound=1, **group)
-    text = f"transitions of one update; default: {sac.Config.batch_size}"
-    flags.DEFINE_integer("batch_size", None, text, lower_bound=1, **group)
-    text = f"updates of an agent for each of its steps; default: {Recipe.updates_per_step:g}"
-    flags.DEFINE_float("updates_per_step", None, text, **group)
+    define(values, "env", str, text, only)
+    define_settings(values, Replay, only)
+    define_settings(values, sac.Config, only, names=("batch_size",))
 
 
-def expert_from_flags(values: flags.FlagValues) -> tuple[str, int]:
-    """The task's name and the size of a medium-expert set. Raises InputError naming the flag."""
+def expert_from_flags(values: flags.FlagValues) -> tuple[str, int, int, int]:
+    """A medium-expert set's task, size and seed, and how many processes collect it.
+
+    Raises InputError naming the first wrong flag.
+    """
     _refuse(values, REPLAY_FLAGS, replay_collection.RECIPE)
     if values.task is None:
         raise InputError("--task is missing, expected a Meta-World task like --task=sweep")
@@ -71,31 +90,25 @@ def expert_from_flags(values: flags.FlagValues) -> tuple[str, int]:
     size = _size(values, name)
     with naming("size"):
         scripted.check_size(size)
-    if values.seed < 0:
-        raise InputError(f"--seed={values.seed}: expected 0 or more")
-    return name, size
+    num_workers = Expert(**given(values, Expert)).num_workers or workers.available_cores()
+    return name, size, Options(**given(values, Options)).seed, num_workers
 
 
 def replay_from_flags(values: flags.FlagValues) -> Recipe:
     """The medium-replay set that is asked for. Raises InputError naming the first wrong flag."""
     _refuse(values, EXPERT_FLAGS, scripted.RECIPE)
     name = _env_name(values)
-    rate = values.updates_per_step
-    if rate is not None and not 0 < rate < math.inf:
-        raise InputError(f"--updates_per_step={rate}: expected a number above 0")
-    if not 0 <= values.seed < 2**31:
-        raise InputError(f"--seed={values.seed}: expected a number from 0 to {2**31 - 1}")
-    agents = values.num_seeds or Recipe.num_agents
+    options, replay = Options(**given(values, Options)), Replay(**given(values, Replay))
     size = _size(values, name)
     with naming("size"):
-        replay_collection.check_size(name, size, agents)
+        replay_collection.check_size(name, size, replay.num_seeds)
     return Recipe(
-        name,
-        size,
-        values.seed,
-        agents,
-        rate or Recipe.updates_per_step,
-        config=with_flag("", sac.Config, batch_size=values.batch_size or sac.Config.batch_size),
+        env_name=name,
+        num_transitions=size,
+        seed=options.seed,
+        num_agents=replay.num_seeds,
+        updates_per_step=replay.updates_per_step,
+        config=sac.Config(**given(values, sac.Config)),
     )
 
 
@@ -120,7 +133,7 @@ def _env_name(values: flags.FlagValues) -> str:
 
 
 def _size(values: flags.FlagValues, name: str) -> int:
-    size = values.size
+    size = Options(**given(values, Options)).size
     if size is None and name in meta_world.PAPER_SIZES:
         size = meta_world.paper_size(name)
     if size is None:
@@ -147,16 +160,15 @@ def main(values: flags.FlagValues) -> None:
 
 
 def _medium_expert(values: flags.FlagValues) -> tuple[Dataset, bool]:
-    task, size = expert_from_flags(values)
-    found = scripted_collection.find(task, size, values.seed, values.data_dir)
+    task, size, seed, num_workers = expert_from_flags(values)
+    found = scripted_collection.find(task, size, seed, values.data_dir)
     if found is not None:
         return found, False
     _print_name(values.task, task)
     recipe, place = values.dataset, values.data_dir
-    num_workers = values.num_workers or workers.available_cores()
     with _counter(f"{task} {recipe}") as bar:
         dataset = scripted_collection.collect_and_save(
-            task, recipe, size, values.seed, place, num_workers, bar
+            task, recipe, size, seed, place, num_workers, bar
         )
     return dataset, True
 
