@@ -58,7 +58,8 @@ def main(values: flags.FlagValues) -> None:
     print("\n".join([*describe.dataset_lines(dataset), *inspection.dataset_lines(dataset)]))
     warnings = inspection.dataset_warnings(dataset, env_name)
     if labels is not None:
-        print("\n".join(inspection.label_lines(dataset, labels)))
+        lines = [*describe.label_lines(labels), *inspection.truth_lines(dataset, labels)]
+        print("\n".join(lines))
         warnings += checks.about_labels(labels)
     if labels is not None and values.folds is not None:
         print(_folds(dataset, labels, values.folds))

@@ -117,18 +117,13 @@ def _about_beginnings(dataset: Dataset) -> list[str]:
     return []
 
 
-def label_lines(dataset: Dataset, labels: Preferences) -> list[str]:
-    """Balance, ties, and how often the labels are as the true rewards say."""
-    first, second = int(np.sum(labels.labels < 0.5)), int(np.sum(labels.labels > 0.5))
-    lines = [
-        f"balance       {first:,} say first, {second:,} second, {labels.num_ties:,} neither, of "
-        f"{len(labels):,}"
-    ]
-    if dataset.rewards is not None:
-        accuracy, count = preferences.accuracy(labels.labels, _returns(dataset, labels))
-        share = "none to judge" if accuracy is None else f"{100 * accuracy:.1f} % of {count:,}"
-        lines.append(f"truth         {share} labels that aren't ties are as the true rewards say")
-    return lines
+def truth_lines(dataset: Dataset, labels: Preferences) -> list[str]:
+    """How often labels are as the true rewards say, where these are known."""
+    if dataset.rewards is None:
+        return []
+    accuracy, count = preferences.accuracy(labels.labels, _returns(dataset, labels))
+    share = "none to judge" if accuracy is None else f"{100 * accuracy:.1f} % of {count:,}"
+    return [f"truth         {share} labels that aren't ties are as the true rewards say"]
 
 
 def _returns(dataset: Dataset, labels: Preferences) -> np.ndarray:

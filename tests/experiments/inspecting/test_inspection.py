@@ -56,12 +56,11 @@ def test_labels_and_the_truth() -> None:
         labels=[1, 0, 0, 0.5],
         segment_length=3,
     )
-    balance, truth = inspection.label_lines(data, labels)
-    assert balance == "balance       2 say first, 1 second, 1 neither, of 4"
+    (truth,) = inspection.truth_lines(data, labels)
     assert truth.startswith("truth         66.7 % of 3 labels that aren't ties are as the true")
     # By its ten steps the first segment of the last pair is better: 45 against 0 + 1.
     longer = preferences.from_arrays(data, [[0, 1]], [[0, 0]], [0], [[10, 2]])
-    assert inspection.label_lines(data, longer)[1].startswith("truth         100.0 % of 1 labels")
+    assert inspection.truth_lines(data, longer)[0].startswith("truth         100.0 % of 1 labels")
 
 
 @pytest.mark.slow
