@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from appo_jax import evaluation
-from appo_jax.collect.stepping import Steppers, steppers
 from appo_jax.data.dataset import Dataset, Episode, from_episodes
+from tests.helpers.agents import SteppersHere
 from tests.helpers.compilation import compile_quickly, keep_compiled
 
 
@@ -93,10 +93,9 @@ def numbered() -> Callable[..., Dataset]:
 
 
 @pytest.fixture(scope="session")
-def hoppers() -> Iterator[Steppers]:
-    """Two Hoppers, each in a process of its own."""
-    with steppers("Hopper-v5", 2) as running:
-        yield running
+def hoppers() -> SteppersHere:
+    """Two Hoppers, in this process."""
+    return SteppersHere("Hopper-v5", 2)
 
 
 @pytest.fixture(scope="module")

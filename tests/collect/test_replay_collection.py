@@ -12,21 +12,20 @@ import pytest
 from appo_jax import checkpoint
 from appo_jax.collect import replay_collection
 from appo_jax.collect.replay_collection import Collection
-from appo_jax.collect.stepping import Steppers, steppers
 from appo_jax.data.dataset import Dataset, from_episodes
 from appo_jax.data.replay import Replay
 from appo_jax.types import InputError
 from tests.helpers import environments as odd
-from tests.helpers.agents import HOPPER, PENDULUM, run
+from tests.helpers.agents import HOPPER, PENDULUM, SteppersHere, run
 
 
 @pytest.fixture(scope="module")
-def whole(hoppers: Steppers, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+def whole(hoppers: SteppersHere, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return run(HOPPER, hoppers, tmp_path_factory.mktemp("whole")).dataset("mine/whole-v0")
 
 
 def test_stopped_anywhere_gives_the_same_data(
-    hoppers: Steppers, whole: Dataset, tmp_path: Path
+    hoppers: SteppersHere, whole: Dataset, tmp_path: Path
 ) -> None:
     run(HOPPER, hoppers, tmp_path, 45).save()  # in the middle of episodes, before any update
     run(HOPPER, hoppers, tmp_path, 131).save()
@@ -42,15 +41,14 @@ def test_stopped_anywhere_gives_the_same_data(
 
 def test_an_agent_is_the_same_beside_others(whole: Dataset, tmp_path: Path) -> None:
     alone = dataclasses.replace(HOPPER, num_transitions=200, num_agents=1)
-    with steppers("Hopper-v5", 1) as running:
-        dataset = run(alone, running, tmp_path).dataset("mine/alone-v0")
+    dataset = run(alone, SteppersHere("Hopper-v5", 1), tmp_path).dataset("mine/alone-v0")
     rows = len(dataset.observations)
     np.testing.assert_array_equal(dataset.observations, whole.observations[:rows])
     np.testing.assert_array_equal(dataset.actions, whole.actions[:rows])
 
 
 def test_agents_differ_and_follow_from_the_seed(
-    hoppers: Steppers, whole: Dataset, tmp_path: Path
+    hoppers: SteppersHere, whole: Dataset, tmp_path: Path
 ) -> None:
     rows = whole.transition_rows()
     first, second = whole.actions[rows[:200]], whole.actions[rows[200:]]
@@ -76,8 +74,7 @@ def test_what_a_set_holds(whole: Dataset) -> None:
 
 
 def test_without_terminations(tmp_path: Path) -> None:
-    with steppers("Pendulum-v1", 1) as running:
-        collection = run(PENDULUM, running, tmp_path)
+    collection = run(PENDULUM, SteppersHere("Pendulum-v1", 1), tmp_path)
     dataset = collection.dataset("mine/pendulum-v0")
     assert dataset.lengths.tolist() == [200, 200, 50]
     assert not dataset.terminations.any()
@@ -85,7 +82,7 @@ def test_without_terminations(tmp_path: Path) -> None:
     assert not np.array_equal(dataset.observations[0], dataset.observations[201])
 
 
-def test_curve_by_hand(hoppers: Steppers, tmp_path: Path) -> None:
+def test_curve_by_hand(hoppers: SteppersHere, tmp_path: Path) -> None:
     collection = Collection(dataclasses.replace(HOPPER, num_transitions=600), hoppers, tmp_path)
     replay = collection.replay
     # 41 episodes of 5 steps with reward 1; of the second 20 every other one succeeds once.
@@ -103,7 +100,7 @@ def test_curve_by_hand(hoppers: Steppers, tmp_path: Path) -> None:
     assert collection.curve(0)["success_rate"] == [None, None]
 
 
-def test_batches_are_transitions_of_the_past(hoppers: Steppers, tmp_path: Path) -> None:
+def test_batches_are_transitions_of_the_past(hoppers: SteppersHere, tmp_path: Path) -> None:
     collection = run(HOPPER, hoppers, tmp_path, 100)
     replay = collection.replay
     replay.rewards[:] = np.arange(replay.rewards.shape[1])
@@ -122,7 +119,9 @@ def test_batches_are_transitions_of_the_past(hoppers: Steppers, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("rate", "expected"), [(1.0, 40), (0.25, 10), (0.3, 12), (2.0, 80)])
-def test_updates_per_step(rate: float, expected: int, hoppers: Steppers, tmp_path: Path) -> None:
+def test_updates_per_step(
+    rate: float, expected: int, hoppers: SteppersHere, tmp_path: Path
+) -> None:
     recipe = dataclasses.replace(HOPPER, updates_per_step=rate)
     collection = Collection(recipe, hoppers, tmp_path)
     due = []
@@ -133,14 +132,14 @@ def test_updates_per_step(rate: float, expected: int, hoppers: Steppers, tmp_pat
     assert sum(due) == expected
 
 
-def test_another_recipe_is_refused(hoppers: Steppers, tmp_path: Path) -> None:
+def test_another_recipe_is_refused(hoppers: SteppersHere, tmp_path: Path) -> None:
     run(HOPPER, hoppers, tmp_path, 5).save()
     other = dataclasses.replace(HOPPER, updates_per_step=1.0)
     with pytest.raises(InputError, match=r"was collected with updates_per_step 0.5, not 1.0"):
         Collection(other, hoppers, tmp_path)
 
 
-def test_jax_set_otherwise_is_refused(hoppers: Steppers, tmp_path: Path) -> None:
+def test_jax_set_otherwise_is_refused(hoppers: SteppersHere, tmp_path: Path) -> None:
     with (
         jax.numpy_rank_promotion("raise"),
         pytest.raises(InputError, match="^JAX_NUMPY_RANK_PROMOTION is raise, expected allow, with"),
@@ -148,7 +147,7 @@ def test_jax_set_otherwise_is_refused(hoppers: Steppers, tmp_path: Path) -> None
         Collection(HOPPER, hoppers, tmp_path)
 
 
-def test_damaged_steps_are_refused(hoppers: Steppers, tmp_path: Path) -> None:
+def test_damaged_steps_are_refused(hoppers: SteppersHere, tmp_path: Path) -> None:
     run(HOPPER, hoppers, tmp_path, 30).save()
     path = tmp_path / "steps" / "steps-00000030.npz"
     content = bytearray(path.read_bytes())
@@ -199,7 +198,7 @@ def test_a_set_knows_success_where_every_step_says() -> None:
     assert from_episodes(replay.episodes(0), "mine/all-v0").success_rate() == 2 / 3
 
 
-def test_another_simulator_is_noticed(hoppers: Steppers, tmp_path: Path) -> None:
+def test_another_simulator_is_noticed(hoppers: SteppersHere, tmp_path: Path) -> None:
     collection = run(HOPPER, hoppers, tmp_path, 30)
     collection.replay.ends[:] = False  # so that the unfinished episode is the whole of it
     collection.save()
@@ -245,5 +244,5 @@ def test_a_simulator_that_goes_wrong_ends_it_at_once(
     cls: type, message: str, tmp_path: Path
 ) -> None:
     recipe = dataclasses.replace(HOPPER, env_name=odd.name(cls), seed=10, random_steps=400)
-    with steppers(recipe.env_name, 2) as running, pytest.raises(InputError, match=message):
-        run(recipe, running, tmp_path)
+    with pytest.raises(InputError, match=message):
+        run(recipe, SteppersHere(recipe.env_name, 2), tmp_path)

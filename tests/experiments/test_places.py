@@ -10,14 +10,13 @@ import pytest
 
 import appo_jax
 from appo_jax import checkpoint, policy
-from appo_jax.collect.stepping import Steppers
 from appo_jax.data import minari_io
 from appo_jax.types import InputError
 from experiments import evaluate
 from experiments.collecting import sac_collection
 from experiments.runs import runner
 from experiments.runs.results import RunResult
-from tests.helpers.agents import HOPPER
+from tests.helpers.agents import HOPPER, SteppersHere
 from tests.helpers.runs import contents, parse, print_told, tiny, write_buffers
 
 pytestmark = pytest.mark.usefixtures("fake_evaluations")
@@ -32,11 +31,11 @@ def train(place: Path, *arguments: str) -> RunResult:
 
 
 @pytest.fixture
-def collecting(hoppers: Steppers, monkeypatch: pytest.MonkeyPatch) -> None:
+def collecting(hoppers: SteppersHere, monkeypatch: pytest.MonkeyPatch) -> None:
     """Collections step the session's Hoppers."""
 
     @contextlib.contextmanager
-    def running(*_: object) -> Iterator[Steppers]:
+    def running(*_: object) -> Iterator[SteppersHere]:
         yield hoppers
 
     monkeypatch.setattr(sac_collection, "steppers", running)

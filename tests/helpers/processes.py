@@ -42,5 +42,8 @@ class InTurn(Executor):
 
     def submit(self, call: Any, /, *args: Any, **kwargs: Any) -> Future:
         future: Future = Future()
-        future.set_result(call(*args, **kwargs))
+        try:
+            future.set_result(call(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
         return future

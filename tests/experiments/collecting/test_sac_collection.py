@@ -7,13 +7,12 @@ import numpy as np
 from appo_jax import checkpoint
 from appo_jax.collect import replay_collection
 from appo_jax.collect.replay_collection import Collection
-from appo_jax.collect.stepping import Steppers
 from experiments.collecting.sac_collection import go_on
-from tests.helpers.agents import HOPPER, run
+from tests.helpers.agents import HOPPER, SteppersHere, run
 
 
 def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(
-    hoppers: Steppers, tmp_path: Path
+    hoppers: SteppersHere, tmp_path: Path
 ) -> None:
     warnings: list[str] = []
     undamaged = run(HOPPER, hoppers, tmp_path / "whole", 40).replay.actions[:, :40]
@@ -34,7 +33,7 @@ def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(
     np.testing.assert_array_equal(collection.replay.actions[:, :40], undamaged)
 
 
-def test_damaged_steps_cost_what_came_after_them(hoppers: Steppers, tmp_path: Path) -> None:
+def test_damaged_steps_cost_what_came_after_them(hoppers: SteppersHere, tmp_path: Path) -> None:
     for step in (10, 20, 30):
         run(HOPPER, hoppers, tmp_path, step).save()
     for damaged, left in ((30, 20), (10, 0)):
