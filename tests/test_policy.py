@@ -29,6 +29,7 @@ from tests.helpers.compilation import xla_flags
 from tests.helpers.processes import InTurn
 
 ROOT = Path(__file__).parents[1]
+jitted_init = jax.jit(appo.init, static_argnums=(0, 2, 3))
 
 
 def save(
@@ -42,8 +43,7 @@ def save(
     columns, width = dims
     config = appo.Config(hidden_layers=1, hidden_dim=8)
     draw = np.random.default_rng(update)
-    init = jax.jit(lambda key: appo.init(config, key, *dims))
-    states = [init(jax.random.key(seed)) for seed in range(num_runs)]
+    states = [jitted_init(config, jax.random.key(seed), *dims) for seed in range(num_runs)]
     normalisers = [
         Normaliser(
             draw.normal(size=columns).astype(np.float32),

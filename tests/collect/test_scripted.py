@@ -104,7 +104,6 @@ def pool() -> Iterator[Executor]:
 def test_workers_make_the_data_that_one_process_makes(pool: Executor) -> None:
     here = run_short(InTurn(), seed=0).digest()
     assert run_short(pool, seed=0).digest() == here
-    assert run_short(pool, seed=1).digest() != here
 
 
 @pytest.mark.parametrize(
@@ -200,25 +199,24 @@ def test_environments_are_kept() -> None:
     assert first[0] is not first[1]
 
 
-def test_collect(pool: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "pool", lambda _: pool)
-    monkeypatch.setattr(pool, "shutdown", lambda **_: None)
+def test_collect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "pool", InTurn)
     seen: list[tuple[int, int]] = []
-    dataset = scripted.collect("button-press-topdown-v2", 6000, 0, 2, lambda *p: seen.append(p))
-    assert seen == [(500 * (i + 1), 6000) for i in range(12)]
-    assert dataset.id == "metaworld/button-press-topdown-v3/medium-expert-n6000-seed0-v0"
-    np.testing.assert_array_equal(dataset.lengths, [500] * 12)
-    assert dataset.observations.shape == (12 * 501, 39)
+    dataset = scripted.collect("button-press-topdown-v2", 3500, 0, 2, lambda *p: seen.append(p))
+    assert seen == [(500 * (i + 1), 3500) for i in range(7)]
+    assert dataset.id == "metaworld/button-press-topdown-v3/medium-expert-n3500-seed0-v0"
+    np.testing.assert_array_equal(dataset.lengths, [500] * 7)
+    assert dataset.observations.shape == (7 * 501, 39)
     assert dataset.successes is not None
     metadata = dataset.metadata
     assert metadata["environment_id"] == "button-press-topdown-v3"
     assert metadata["packages"].keys() >= {"metaworld", "mujoco"}
     assert metadata["seed"] == 0
     sources = metadata["sources"]
-    assert [row["episodes"] for row in sources.values()] == [1, 1, 2, 4, 4]
+    assert [row["episodes"] for row in sources.values()] == [1, 1, 1, 2, 2]
     assert sources["expert"]["success_rate"] == 1.0
     successes = sum(row["episodes"] * row["success_rate"] for row in sources.values())
-    assert successes == pytest.approx(12 * (dataset.success_rate() or 0.0))
+    assert successes == pytest.approx(7 * (dataset.success_rate() or 0.0))
 
 
 @pytest.mark.parametrize(

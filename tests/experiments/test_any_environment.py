@@ -69,7 +69,10 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRe
     return folder
 
 
-def test_without_terminations(data_dir: Path, tmp_path: Path) -> None:
+def test_without_terminations(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "pool", InTurn)
     stored = minari_io.load(PENDULUM, data_dir)
     assert not stored.terminations.any()
     assert 1.9 < np.abs(stored.actions).max() <= 2  # torques, as the environment takes them
@@ -184,8 +187,9 @@ def test_an_environment_that_ignores_its_seed_is_told_of_once(
 
 
 def test_a_simulator_that_fails_ends_the_run_with_a_sentence(
-    odd_run: Callable[..., RunResult], tmp_path: Path
+    odd_run: Callable[..., RunResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(workers, "pool", InTurn)
     with pytest.raises(InputError, match=r"Raises-v0' failed at step 2 .*division by zero"):
         odd_run(odd.Raises, tmp_path / "raises")
     with pytest.raises(InputError, match=r"can't be made by Gymnasium \(OSError: no licence\)"):

@@ -2,8 +2,6 @@
 
 import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -83,15 +81,6 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 def test_bad_flag(flag: str, expected: str) -> None:
     with pytest.raises(InputError, match=f"^{expected}"):
         benchmark.main(parsed(flag))
-
-
-def test_a_bad_flag_ends_the_command_with_one_sentence() -> None:
-    command = [sys.executable, "-m", "experiments.benchmark", "--figures=speed"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 1
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("error: --figures: 'speed'")
 
 
 def test_every_figure_of_a_preset_is_measured_by_default() -> None:

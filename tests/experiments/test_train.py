@@ -4,15 +4,17 @@ import dataclasses
 import json
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from appo_jax import checkpoint
+from appo_jax import checkpoint, workers
+from appo_jax.types import InputError
+from experiments import evaluate, train
 from experiments.runs import files
+from tests.helpers.commands import call
+from tests.helpers.processes import InTurn
 from tests.helpers.runs import (
     SIZE,
     TASK,
@@ -126,11 +128,15 @@ def test_checkpoint_holds_all_that_a_policy_needs(finished: Finished) -> None:
 
 
 def test_finished_run_prints_its_result(
-    finished: Finished, command: Callable[..., Command]
+    finished: Finished,
+    data_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     before = contents(finished.workdir)
-    status, lines, stderr = command(finished.folder).finish(30)
-    assert (status, stderr) == (0, "")
+    monkeypatch.chdir(finished.folder)
+    call(train, *TINY, f"--data_dir={data_dir}")
+    lines = capsys.readouterr().out.splitlines()
     where = next(line.split()[-1] for line in lines if line.startswith("results "))
     assert lines[-2] == f"this run is finished; its results lie in {where}"
     assert lines[-1] == finished.lines[-1]
@@ -138,27 +144,23 @@ def test_finished_run_prints_its_result(
 
 
 def test_a_checkpoint_gives_the_numbers_of_training(
-    finished: Finished, data_dir: Path, tmp_path: Path
+    finished: Finished,
+    data_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder, metrics = finished.workdir, files.MetricsFile(finished.workdir / "metrics.csv")
     names = ("eval/success_rate", "eval/success_rate_at_end", "eval/return")
     assert checkpoint.updates(folder / "checkpoints" / "policy") == [20, 40, 60]
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(workers, "pool", InTurn)
     data_dir.rename(tmp_path / "away")  # a policy needs no data
     try:
-        process = subprocess.run(
-            [
-                *(sys.executable, "-m", "experiments.evaluate"),
-                *("--checkpoint=checkpoints/policy/20", "--episodes=2", "--num_workers=1"),
-            ],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        call(evaluate, "--checkpoint=checkpoints/policy/20", "--episodes=2")
     finally:
         (tmp_path / "away").rename(data_dir)
-    assert process.stderr == ""
-    first, second = process.stdout.splitlines()
+    first, second = capsys.readouterr().out.splitlines()
     numbers = "lam 0.03, discount 0.99, tau 0.001"
     assert first == f"appo on {TASK}-v3, {numbers}, seed 0, update 20, 2 episodes"
     values = [metrics.values(0, "eval", name) for name in names]
@@ -287,16 +289,11 @@ def test_dppo_tells_what_it_does(data_dir: Path, tmp_path: Path) -> None:
         assert expected in text
 
 
-def test_a_bad_command_line_ends_at_once(tmp_path: Path, data_dir: Path) -> None:
+def test_a_bad_command_line_ends_at_once(
+    tmp_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").touch()
-    flags = (*TINY, f"--data_dir={data_dir}", "--workdir=file/run")
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.train", *flags],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("error: --workdir=file/run: can't be written to (Not a directory)")
-    assert done.returncode == 1
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"^--workdir=file/run: can't be written to \(Not a dir"):
+        call(train, *TINY, f"--data_dir={data_dir}", "--workdir=file/run")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -180,7 +180,8 @@ def run_jax(
     keys = (jax.random.key(1000 * seed + k) for k in itertools.count())
     shape = (CONFIG.batch_size, ACTION_DIM)
     key = next(key for key in keys if appo.draw_noise(key, shape)[2] == critic_index)
-    first = appo.init(config, jax.random.key(seed), OBSERVATION_DIM, ACTION_DIM, **NUMBERS)
+    init = jax.jit(appo.init, static_argnums=(0, 2, 3))
+    first = init(config, jax.random.key(seed), OBSERVATION_DIM, ACTION_DIM, **NUMBERS)
     output = first.critics.params["params"]["output"]
     output["kernel"] = output["kernel"] / 16
     output = first.actor.params["params"]["output"]

@@ -27,7 +27,8 @@ with joining.joined(f"localhost:{sys.argv[1]}", 2, own, "kept"):
     # Inside, the first process is by itself.
     assert hosts.from_first(lambda: (own, hosts.of_all(own), hosts.is_first())) == (0, [0], True)
     assert hosts.signals_of_all(["SIGTERM"] * own) == ["SIGTERM"]
-    assert hosts.apart(abs, -2) == 2
+    if own == 0:
+        assert hosts.apart(abs, -2) == 2
     keys = jax.vmap(jax.random.key)(jnp.arange(4))
     whole = {"numbers": np.arange(8.0).reshape(4, 2), "keys": keys}
     spread = training.spread(training.runs_mesh(), whole)

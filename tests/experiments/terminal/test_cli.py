@@ -1,14 +1,18 @@
 """How the commands end, what they say of flags, and their help."""
 
+import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import jax
 import pytest
 from absl import flags
 
+import experiments
 from appo_jax.types import InputError
 from experiments.runs.compiled import use_compilation_cache
 from experiments.terminal.cli import help_text, naming, parse_flags
@@ -192,6 +196,15 @@ def test_help_that_nobody_reads_to_its_end(monkeypatch: pytest.MonkeyPatch) -> N
         with pytest.raises(SystemExit) as ended:
             parse_flags(defined(), ["command", "--help"])
     assert ended.value.code == 0
+
+
+def test_every_command_is_ended_so() -> None:
+    commands = [p for p in Path(experiments.__file__).parent.glob("*.py") if p.stem != "__init__"]
+    assert len(commands) > 10
+    for path in commands:
+        last = ast.unparse(ast.parse(path.read_text()).body[-1])
+        ran = r"if __name__ == '__main__':\n    (cli\.)?run\(main, define_flags\b"
+        assert re.match(ran, last), path
 
 
 def test_naming() -> None:
