@@ -1,6 +1,7 @@
 """Worker processes: what they see, what they ignore, and when they go."""
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import resource
@@ -101,8 +102,7 @@ def test_a_worker_ignores_what_its_group_gets(pool: ProcessPoolExecutor, number:
     assert pool.submit(_settings).result()["handlers"][number] is signal.SIG_IGN
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_worker_that_still_starts_ignores_it_too(number: int) -> None:
+def test_a_worker_that_still_starts_ignores_them_too() -> None:
     before = multiprocessing.active_children()
     with workers.pool(1) as pool:
         future = pool.submit(os.getpid)
@@ -110,9 +110,11 @@ def test_a_worker_that_still_starts_ignores_it_too(number: int) -> None:
             child.pid for child in multiprocessing.active_children() if child not in before
         )
         assert worker is not None
-        while not future.done():
+        for number in itertools.cycle([signal.SIGINT, signal.SIGTERM]):
+            if future.done():
+                break
             os.kill(worker, number)
-            time.sleep(0.02)
+            time.sleep(0.01)
         assert future.result() == worker
 
 
@@ -149,19 +151,19 @@ def _hold(path: Path, busy: bool) -> None:
         pass
 
 
-def _parent(path: Path, busy: bool) -> None:
+def _parent(path: Path) -> None:
+    """One of its two workers is busy, the other one idle."""
     with workers.pool(2) as pool:
-        for future in [pool.submit(_hold, path, busy) for _ in range(2)]:
-            future.result()
+        for busy in (True, False):
+            pool.submit(_hold, path, busy)
         time.sleep(60)
 
 
-@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
-def test_no_worker_outlives_a_killed_parent(tmp_path: Path, busy: bool) -> None:
+def test_no_worker_outlives_a_killed_parent(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
     pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    parent = multiprocessing.get_context("spawn").Process(target=_parent, args=(path, busy))
+    parent = multiprocessing.get_context("spawn").Process(target=_parent, args=(path,))
     parent.start()
     told = b""
     try:

@@ -20,6 +20,7 @@ from experiments.sweeps.definition import Narrowing
 from tests.helpers.commands import call
 from tests.helpers.processes import wait_until
 from tests.helpers.runs import SIZE, TASK, TINY, Command, contents, result
+from tests.helpers.sweeps import not_drawn
 
 OWN = tuple(f for f in TINY if "num_workers" not in f and "chunk_updates" not in f)
 START = ("--experiment=own.toml", "--num_workers=2", "--chunk_updates=5")
@@ -63,6 +64,7 @@ def finished(
     definition(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        not_drawn(patch)
         main(*START, f"--data_dir={data_dir}")
     return folder
 

@@ -3,6 +3,9 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pytest
+
+from experiments.reporting.figures import Drawing
 from experiments.runs import files
 from experiments.runs.experiment import Experiment
 from experiments.runs.files import EVALUATED, STOPPED
@@ -67,3 +70,9 @@ def train(
                 for run, final in finals.items()
             }
             metrics.append(update, "eval", rows)
+
+
+def not_drawn(patch: pytest.MonkeyPatch) -> None:
+    """Let reports have figures without drawing them, which takes seconds."""
+    patch.setattr(Drawing, "save", lambda *_: None)
+    patch.setattr(Drawing, "svg", lambda drawing: f'<svg id="{drawing.name}-1"/>')

@@ -27,9 +27,11 @@ from PIL import Image
 from appo_jax.types import InputError
 from experiments.rendering import graphics
 try:
-    graphics.set_for_this_process()
+    found = graphics.choose()
 except InputError as error:
     print(error); sys.exit(77)
+assert "mujoco" not in sys.modules  # whoever chooses need not draw
+assert graphics.set_for_this_process() == found in graphics.LIBRARIES
 from appo_jax.collect import scripted
 from appo_jax.envs import environment
 from experiments.rendering.clips import Clips

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 
 import pytest
 
@@ -15,21 +14,6 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """No choice from before, and none of the surroundings."""
     graphics._choose.cache_clear()
     monkeypatch.delenv(graphics.VARIABLE, raising=False)
-
-
-def test_one_that_draws_is_found_and_the_choice_imports_nothing() -> None:
-    code = (
-        "import sys; from experiments.rendering import graphics; print(graphics.choose()); "
-        "assert 'mujoco' not in sys.modules; print(graphics.set_for_this_process()); "
-        "import mujoco; mujoco.GLContext(8, 8).free()"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    if done.returncode and "nothing can draw here" in done.stderr:
-        pytest.skip(f"no graphics library: {graphics.INSTALL}")
-    first, second = done.stdout.split()
-    assert done.returncode == 0, done.stderr
-    assert first == second
-    assert first in graphics.LIBRARIES
 
 
 def test_where_none_draws_one_sentence_says_what_to_install(

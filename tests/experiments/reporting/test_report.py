@@ -155,7 +155,8 @@ def test_in_a_browser(built: Path, tmp_path: Path, width: int, dark: bool) -> No
     assert (back < 40 and ink > 200) if dark else (back > 240 and ink < 60)
 
 
-def test_rebuilt_from_runs_under_way(tmp_path: Path) -> None:
+def test_rebuilt_from_runs_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweeps.not_drawn(monkeypatch)
     wanted = sweeps.of_flags(algorithm="appo", dataset="medium-replay", task="sweep", num_seeds=2)
     folder = sweeps.write(wanted, tmp_path / "runs", lambda _: 60.0, share=0.1)[0]
     with (folder / "metrics.csv").open("a") as file:

@@ -3,8 +3,9 @@
 import contextlib
 import csv
 import errno
-import multiprocessing
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,17 +90,27 @@ def test_json_appears_whole(tmp_path: Path) -> None:
             files.read_json(path)
 
 
+# Another process at work in a folder.
+_HOLDING = """
+import fcntl, sys
+file = open(sys.argv[1], "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
 def test_a_folder_is_locked_for_one_process(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "run"
     with files.locked(folder):
-        context = multiprocessing.get_context("spawn")
-        with context.Pool(1) as pool, pytest.raises(InputError, match=r"another process is at"):
-            pool.apply(_lock, (folder,))
-    with files.locked(folder):
         pass
-
-
-def _lock(folder: Path) -> None:
+    holding = [sys.executable, "-c", _HOLDING, folder / ".lock"]
+    with subprocess.Popen(holding, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(InputError, match=r"another process is at"), files.locked(folder):
+            pass
+        other.communicate()
     with files.locked(folder):
         pass
 
