@@ -26,7 +26,7 @@ class Diverged(ArithmeticError):
 
 def first_line(error: BaseException) -> str:
     """What an error says in its first line, else of what type it is."""
-    return (str(error) or type(error).__name__).splitlines()[0]
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 class Transitions(struct.PyTreeNode):

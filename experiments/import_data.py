@@ -168,10 +168,11 @@ def _next(found: Imported, request: Request, file: Path) -> str:
     dataset = found.dataset or request.dataset
     assert dataset is not None
     length = Experiment.segment_length
-    if found.labels is not None and not found.labels.any_length:
+    if found.labels is None or found.labels.any_length:
+        # Training wants two episodes that hold a segment.
+        length = min(length, int(np.sort(dataset.lengths)[-2:][0]))
+    else:
         length = found.labels.length
-    # Training wants two episodes that hold a segment.
-    length = min(length, int(np.sort(dataset.lengths)[-2:][0]))
     named = [
         f"--dataset={dataset.id}",
         *([] if found.labels is None else [f"--preferences={file}"]),

@@ -11,7 +11,7 @@ import re
 import sys
 import time
 import webbrowser
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from absl import flags
@@ -35,7 +35,8 @@ from experiments.terminal.flags import define, define_settings, given
 
 _MAIN, _CLIPS, _DATA = "What to label", "The page and its clips", "The data set"
 QUESTION = "Which clip is better?"
-PAIRS = "random, changing, disagreement, ranked, or a file of pairs (.jsonl)"
+NAMES = ("random", "changing", "disagreement", "ranked")
+PAIRS = f"{', '.join(NAMES)}, or a file of pairs (.jsonl)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,9 +67,9 @@ class Page(Settings):
 class Source(Settings):
     """Which data set, where there are several."""
 
-    dataset_size: int | None = setting(None, "with --task: transitions to take")
+    dataset_size: int | None = setting(None, "with --task or --env: transitions to take")
     data_seed: int = setting(
-        0, "with --task: seed that the set was collected with", low=0, high=MAX_INT
+        0, "with --task or --env: seed that the set was collected with", low=0, high=MAX_INT
     )
 
 
@@ -78,8 +79,9 @@ def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
     define(values, "dataset", str, text, _MAIN)
     define(values, "task", str, "Meta-World task, where the data set doesn't say it", _MAIN)
     define(values, "env", str, "likewise an id of Gymnasium, e.g. Hopper-v5", _MAIN)
-    text = "folder of the labels (default: labels/<dataset>, -scripted-<pairs> behind it for those "
-    define(values, "workdir", Path, f"{text}of --scripted)", _MAIN)
+    text = "folder of the labels (default: labels/<dataset>; with --scripted "
+    text += "labels/<dataset>-scripted-<pairs>-seed<seed>)"
+    define(values, "workdir", Path, text, _MAIN)
     define_settings(values, Options, _MAIN)
     define_settings(values, Page, _CLIPS)
     define(values, "camera", str, "the view to begin with; C shows others", _CLIPS)
@@ -143,15 +145,16 @@ def strategy_of(options: Options, dataset: Dataset, scripted: bool = False) -> S
     Raises InputError for a name that is none, and a file that isn't one.
     """
     segmented = Segmented(dataset, options.segment_length)
-    changing = strategies.Changing(segmented, options.seed)
-    named: dict[str, Callable[[], Strategy]] = {
-        "random": lambda: strategies.Random(segmented, options.seed),
-        "changing": lambda: changing,
-        "disagreement": lambda: Disagreement(segmented, options.seed, changing, waits=scripted),
-        "ranked": lambda: strategies.Ranked(segmented, options.seed),
-    }
-    if options.pairs in named:
-        return named[options.pairs]()
+    match options.pairs:
+        case "random":
+            return strategies.Random(segmented, options.seed)
+        case "changing":
+            return strategies.Changing(segmented, options.seed)
+        case "disagreement":
+            first = strategies.Changing(segmented, options.seed)
+            return Disagreement(segmented, options.seed, first, waits=scripted)
+        case "ranked":
+            return strategies.Ranked(segmented, options.seed)
     path = Path(os.path.expanduser(options.pairs))
     if not path.is_file():
         raise InputError(f"--pairs={options.pairs}: expected {PAIRS}")
@@ -178,7 +181,6 @@ def serve(session: Session, renderer: Renderer, page: Page, is_opened: bool) -> 
 
 def main(values: flags.FlagValues) -> None:
     """Ask a person, and say at the end what they answered."""
-    # The teacher's answers lie apart from a person's, each way to find pairs by itself.
     defaults = {"labeller": "scripted"} if values.scripted else {}
     options = Options(**{**defaults, **given(values, Options)})
     page = Page(**given(values, Page))
@@ -188,8 +190,7 @@ def main(values: flags.FlagValues) -> None:
         check_frames(look.frames, dataset)
     checks.check_episodes(dataset, options.segment_length)
     strategy = strategy_of(options, dataset, values.scripted)
-    apart = f"-scripted-{Path(options.pairs).stem}" if values.scripted else ""
-    workdir = Path(values.workdir or Path("labels", dataset.id + apart))
+    workdir = Path(values.workdir or _folder(options, dataset, values.scripted))
     planned = dataclasses.asdict(options)
     labeller = planned.pop("labeller")
     with opened(workdir, dataset, Plan(**planned), labeller, strategy) as session:
@@ -213,6 +214,17 @@ def main(values: flags.FlagValues) -> None:
                 renderer.close()
         print("\n".join(session.report()) or "no answers")
         print(f"labels are in {workdir / 'preferences.jsonl'}")
+
+
+def _folder(options: Options, dataset: Dataset, scripted: bool) -> Path:
+    """Where labels go that are told no place: a teacher's not where a person's or another's are."""
+    if not scripted:
+        return Path("labels", dataset.id)
+    if options.pairs not in NAMES:
+        raise InputError(
+            "--workdir is missing, expected a folder for what --scripted says of a file"
+        )
+    return Path("labels", f"{dataset.id}-scripted-{options.pairs}-seed{options.seed}")
 
 
 def _tell(event: Event) -> None:

@@ -28,7 +28,7 @@ def define_flags(values: flags.FlagValues, _: Sequence[str]) -> None:
     define(values, "workdir", Path, "folder for the figures and the table", "theory")
     flags.DEFINE_enum("preset", "full", list(PRESETS), "sizes of the grids", **group)
     text = f"some only, with commas: {', '.join(FIGURES)} (default: all)"
-    flags.DEFINE_list("figures", None, text, **group)
+    define(values, "figures", str, text, "theory", several=True)
     flags.DEFINE_integer(
         "num_mdps", 100, "random MDPs of each setting, at least 2", lower_bound=2, **group
     )

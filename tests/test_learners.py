@@ -256,7 +256,8 @@ def live_program(name: str, learner: Any, config: Any) -> str:
 
 
 def init_program(name: str, config: Any) -> str:
-    return str(jax.make_jaxpr(lambda key: init(name, config, key))(jax.random.key(0)))
+    jaxpr = jax.make_jaxpr(lambda key: init(name, config, key))(jax.random.key(0)).jaxpr
+    return str(partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0])
 
 
 @functools.cache
@@ -296,6 +297,7 @@ def test_every_config_field_acts(name: str, field: Field) -> None:
 def test_every_config_field_is_a_setting_and_equal_configs_are_equal_programs(name: str) -> None:
     learner = LEARNERS[name]
     assert len(fields(learner.Config)) == len(dataclasses.fields(learner.Config))
+    assert init_program(name, small_config(learner)) == usual_init_program(name)
     assert live_program(name, learner, small_config(learner)) == usual_program(name)
 
 

@@ -13,7 +13,7 @@ from experiments.reporting.tables import Table, estimate
 THRESHOLDS = np.arange(0.0, 100.0, 2.5)  # percent, of the profiles
 MIN_SEEDS = 3  # of one task; several tasks of fewer seeds are samples enough for an interval
 ABOUT_LEFT_OUT = (
-    "Compared are tables with a task that is complete in all columns: "
+    "Compared are tables with a task that is complete in all columns that have a complete one: "
     f"with one such task from {MIN_SEEDS} seeds on, returns of several tasks never."
 )
 

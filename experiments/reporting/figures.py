@@ -312,8 +312,8 @@ def ranks(title: str, found: dict[str, float], num_rows: int) -> Drawing:
     return Drawing(
         file_name("ranks", title),
         f"Average rank, {title}",
-        f"Over {num_rows} row{'s' * (num_rows > 1)} of the tables; those on true rewards don't "
-        "compete.",
+        f"Over {num_rows} row{'s' * (num_rows > 1)} of the tables; those on true or wrong "
+        "rewards don't compete.",
         figure,
     )
 

@@ -104,7 +104,7 @@ def result_table(block: Block) -> Table:
 
 
 def ranks_of(blocks: Sequence[Block]) -> tuple[dict[str, float], list[tuple[int, str]]]:
-    """Average ranks of the variants that don't train on true rewards, and the rows they are of.
+    """Average ranks of the variants that compete (`Block.ranks`), and the rows they are of.
 
     Only rows in which all of them are complete count. Nothing for fewer than two variants.
     """

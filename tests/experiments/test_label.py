@@ -67,7 +67,11 @@ def test_the_teacher_answers_beside_a_person_not_among_their_answers(
     folder = tmp_path / "labels" / lire.load(data_dir / f"{TASK}-v3", SIZE).id
     assert not folder.exists()
     for pairs in ("random", "changing"):
-        assert (folder.parent / f"{folder.name}-scripted-{pairs}/answers-scripted.jsonl").exists()
+        own = folder.parent / f"{folder.name}-scripted-{pairs}-seed0"
+        assert (own / "answers-scripted.jsonl").exists()
+    file = f"--pairs={folder.parent / f'{folder.name}-scripted-random-seed0' / 'preferences.jsonl'}"
+    with pytest.raises(InputError, match="^--workdir is missing, expected a folder"):
+        main(*flags, file)
 
 
 @pytest.mark.parametrize(

@@ -81,13 +81,13 @@ def test_prints_and_writes(tmp_path: Path) -> None:
         assert (tmp_path / "new" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def folder_of(*arguments: str) -> Path:
+def refused(*arguments: str) -> None:
+    """The command with flags that end it before any work."""
     values = FlagValues()
     line = ["theory", *arguments]
     theory.define_flags(values, line)
     parse_flags(values, line)
-    theory.check_figures(values.figures)
-    return theory.make_folder(values.workdir)
+    theory.main(values)
 
 
 @pytest.mark.parametrize(
@@ -99,12 +99,13 @@ def folder_of(*arguments: str) -> Path:
         (("--workdir={}", "--seed=-1"), "--seed=-1: .*, expected: seed of the MDPs"),
         (("--workdir={}", "--preset=huge"), "--preset=huge: value should be one of <full|quick>"),
         (("--workdir={}", "--figures=all"), "--figures: 'all', expected some of iterations, "),
+        (("--workdir={}", "--figures="), "--figures: '', expected some of iterations, "),
     ],
 )
 def test_bad_flag(arguments: tuple[str, ...], expected: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=f"^{expected}"):
-        folder_of(*(argument.format(tmp_path) for argument in arguments))
+        refused(*(argument.format(tmp_path) for argument in arguments))
 
 
 @pytest.fixture
