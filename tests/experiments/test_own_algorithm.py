@@ -56,7 +56,8 @@ def test_it_appears_in_help(checkout: Path) -> None:
 
 def test_it_trains_goes_on_and_is_evaluated(checkout: Path) -> None:
     flags = (*FLAGS, "--algorithm=better_segments", "--learning_rate=0.001,0.01")
-    flags += ("--data_dir=data", "--workdir=run", "--chunk_updates=2", "--num_updates=40")
+    # Evaluations run beside training: of three to come at least one is left when it is stopped.
+    flags += ("--data_dir=data", "--workdir=run", "--chunk_updates=2", "--num_updates=80")
     first = Command(checkout, *flags)
     first.wait_for("success at update 20")
     first.signal(signal.SIGINT)
