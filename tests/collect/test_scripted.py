@@ -104,6 +104,7 @@ def pool() -> Iterator[Executor]:
 def test_workers_make_the_data_that_one_process_makes(pool: Executor) -> None:
     here = run_short(InTurn(), seed=0).digest()
     assert run_short(pool, seed=0).digest() == here
+    assert run_short(InTurn(), seed=1).digest() != here
 
 
 @pytest.mark.parametrize(
