@@ -15,7 +15,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from appo_jax import appo, ipl, iql, preference_transformer, registry, training, transformer
+from appo_jax import (
+    appo,
+    bc,
+    cpl,
+    dppo,
+    ipl,
+    iql,
+    preference_transformer,
+    registry,
+    training,
+    transformer,
+)
 from appo_jax.training import PolicyLearner
 from appo_jax.types import Store, View
 from experiments.benchmarks.workloads import (
@@ -32,6 +43,9 @@ from experiments.benchmarks.workloads import (
     reward_workload,
     runs_of,
     torch_appo_workload,
+    torch_bc_workload,
+    torch_cpl_workload,
+    torch_dppo_workload,
     torch_ipl_workload,
     torch_iql_workload,
     torch_transformer_workload,
@@ -46,32 +60,18 @@ RELABELLED = 300_000  # transitions; most of the paper's sets have as many
 PAPER_RUNS, PAPER_UPDATES = 80, 250_000  # eight tasks, two numbers of labels, five seeds
 
 
-def update_figure(rounds: int, num_updates: int) -> list[Row]:
-    """Milliseconds of one APPO update, with sampling and gathering of its batch: ours, PyTorch's.
-
-    Both draw from 100,000 random transitions in memory and use all cores this process may use.
-    PyTorch is left out where it isn't installed.
-    """
-    return _beside_pytorch("update", appo, torch_appo_workload, rounds, num_updates)
-
-
-def iql_figure(rounds: int, num_updates: int) -> list[Row]:
-    """The same as `update_figure` of one IQL update."""
-    return _beside_pytorch("iql", iql, torch_iql_workload, rounds, num_updates)
-
-
-def ipl_figure(rounds: int, num_updates: int) -> list[Row]:
-    """The same as `update_figure` of one IPL update, which draws labelled pairs too."""
-    return _beside_pytorch("ipl", ipl, torch_ipl_workload, rounds, num_updates)
-
-
-def _beside_pytorch(
+def update_figure(
     figure: str,
     learner: PolicyLearner,
     torch_workload: Callable[[Store, int], Workload],
     rounds: int,
     num_updates: int,
 ) -> list[Row]:
+    """Milliseconds of one update, with sampling and gathering of its batch: ours, PyTorch's.
+
+    Both draw from 100,000 random transitions in memory, or their labelled pairs, and use all cores
+    this process may use. PyTorch is left out where it isn't installed.
+    """
     store, view = random_store(SMALL)
     workloads = {"appo_jax": jax_workload(store, view, num_updates, learner=learner)}
     if importlib.util.find_spec("torch"):
@@ -300,10 +300,19 @@ def spread(values: Sequence[float]) -> Row:
 
 Figure = Callable[[int, int], list[Row]]  # of the rounds, and of the updates of a workload
 
-ON_ANY_DEVICE: dict[str, Figure] = {
-    "update": update_figure,
-    "iql": iql_figure,
-    "ipl": ipl_figure,
+# Of each learner whose update was written in PyTorch, too.
+OF_UPDATES: dict[str, Figure] = {
+    name: functools.partial(update_figure, name, learner, torch_workload)
+    for name, learner, torch_workload in (
+        ("update", appo, torch_appo_workload),
+        ("iql", iql, torch_iql_workload),
+        ("ipl", ipl, torch_ipl_workload),
+        ("bc", bc, torch_bc_workload),
+        ("cpl", cpl, torch_cpl_workload),
+        ("dppo", dppo, torch_dppo_workload),
+    )
+}
+ON_ANY_DEVICE: dict[str, Figure] = OF_UPDATES | {
     "runs": runs_figure,
     "size": size_figure,
     "compile": compile_figure,
@@ -318,5 +327,5 @@ ON_A_GPU: dict[str, Figure] = {
     "size": size_figure,
     "compile": compile_figure,
 }
-BESIDE_PYTORCH = {"update", "iql", "ipl", "transformer"}
+BESIDE_PYTORCH = {*OF_UPDATES, "transformer"}
 PRESETS = {"default": ON_ANY_DEVICE, "gpu": ON_A_GPU}

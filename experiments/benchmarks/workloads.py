@@ -12,7 +12,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from appo_jax import appo, ipl, iql, preference_transformer, training, transformer, workers
+from appo_jax import (
+    appo,
+    bc,
+    cpl,
+    dppo,
+    ipl,
+    iql,
+    preference_transformer,
+    training,
+    transformer,
+    workers,
+)
 from appo_jax.data import dataset
 from appo_jax.training import PolicyLearner, RewardLearner
 from appo_jax.types import LabelledPairs, Store, View
@@ -26,6 +37,9 @@ NUM_LABELS = 1000
 CONFIG = appo.Config()
 IQL_CONFIG = iql.Config()
 IPL_CONFIG = ipl.Config()
+BC_CONFIG = bc.Config()
+CPL_CONFIG = cpl.Config()
+DPPO_CONFIG = dppo.Config()
 TRANSFORMER_CONFIG = preference_transformer.Config()
 # Seconds before each call: threads of the other side still spin for a moment after theirs.
 PAUSE = 0.2
@@ -325,6 +339,61 @@ def torch_ipl_workload(store: Store, num_updates: int) -> Workload:
         )
 
     return _torch_updates(reference, sample, num_updates)
+
+
+def torch_bc_workload(store: Store, num_updates: int) -> Workload:
+    """Updates of behaviour cloning in eager PyTorch, of the preferred segments' steps."""
+    import torch
+
+    from experiments.benchmarks import torch_direct
+
+    data = _torch_store(store)
+    size = (BC_CONFIG.batch_size,)
+
+    def sample() -> torch_direct.Transitions:
+        pairs = torch.randint(len(data.pair_rows), size)
+        labels = data.pair_labels[pairs]
+        preferred = torch.where(labels > 0.5, *data.pair_rows[pairs].T.flip(0))
+        rows = preferred + torch.randint(BC_CONFIG.segment_length, size)
+        weights = (2 * labels - 1).abs()
+        return torch_direct.Transitions(data.observations[rows], data.actions[rows], weights)
+
+    return _torch_updates(torch_direct.BC(OBSERVATION_DIM, ACTION_DIM), sample, num_updates)
+
+
+def torch_cpl_workload(store: Store, num_updates: int) -> Workload:
+    """CPL's updates in eager PyTorch, of the phase that clones."""
+    import torch
+
+    from experiments.benchmarks import torch_direct
+
+    data = _torch_store(store)
+    offsets = torch.arange(CPL_CONFIG.segment_length)
+
+    def sample() -> torch_direct.Pairs:
+        pairs = torch.randint(len(data.pair_rows), (CPL_CONFIG.num_pairs,))
+        steps = data.pair_rows[pairs][..., None] + offsets
+        labels = data.pair_labels[pairs]
+        return torch_direct.Pairs(data.observations[steps], data.actions[steps], labels)
+
+    return _torch_updates(torch_direct.CPL(OBSERVATION_DIM, ACTION_DIM), sample, num_updates)
+
+
+def torch_dppo_workload(store: Store, num_updates: int) -> Workload:
+    """Updates of DPPO's policy in eager PyTorch; scores stand where a window ends, as rewards."""
+    import torch
+
+    from experiments.benchmarks import torch_direct
+
+    data = _torch_store(store)
+    offsets = torch.arange(DPPO_CONFIG.segment_length)
+
+    def sample() -> torch_direct.Windows:
+        steps = _torch_draw(data.segment_rows, (DPPO_CONFIG.batch_size,))[:, None] + offsets
+        scores = data.rewards[steps[:, -1]]
+        return torch_direct.Windows(data.observations[steps], data.actions[steps], scores)
+
+    return _torch_updates(torch_direct.DPPO(OBSERVATION_DIM, ACTION_DIM), sample, num_updates)
 
 
 def torch_transformer_workload(store: Store, num_updates: int) -> Workload:

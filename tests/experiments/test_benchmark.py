@@ -73,8 +73,14 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
         ("--rounds=0", "--rounds=0: .*, expected: times that each side is timed"),
         ("--num_updates=0", "--num_updates=0: .*, expected: updates of each side"),
         ("--output=nowhere/figures.json", "--output: no folder nowhere"),
-        ("--figures=speed", "--figures: 'speed', expected some of update, iql, ipl, runs"),
-        ("--figures=precision", "--figures: 'precision', expected some of update, iql, ipl, runs"),
+        (
+            "--figures=speed",
+            "--figures: 'speed', expected some of update, iql, ipl, bc, cpl, dppo, runs",
+        ),
+        (
+            "--figures=precision",
+            "--figures: 'precision', expected some of update, iql, ipl, bc, cpl, dppo, runs",
+        ),
         ("--preset=tpu", "--preset=tpu: value should be one of <default|gpu>"),
     ],
 )
@@ -89,6 +95,9 @@ def test_every_figure_of_a_preset_is_measured_by_default() -> None:
             "update",
             "iql",
             "ipl",
+            "bc",
+            "cpl",
+            "dppo",
             "runs",
             "size",
             "compile",

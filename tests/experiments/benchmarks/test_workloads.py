@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from appo_jax import ipl, preference_transformer
+from appo_jax import bc, cpl, dppo, ipl, preference_transformer
 from experiments.benchmarks import workloads
 
 
@@ -49,10 +49,11 @@ def shapes(tree: Any) -> list[tuple[int, ...]]:
 
 def test_pytorch_gets_batches_of_the_same_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    from experiments.benchmarks import torch_ipl, torch_preference_transformer
+    from experiments.benchmarks import torch_direct, torch_ipl, torch_preference_transformer
 
     seen: list[Any] = []
-    for owner in (torch_ipl.IPL, torch_preference_transformer.Learner):
+    direct = torch_direct.BC, torch_direct.CPL, torch_direct.DPPO
+    for owner in (torch_ipl.IPL, torch_preference_transformer.Learner, *direct):
         monkeypatch.setattr(owner, "update", lambda _, batch: seen.append(batch))
     store, view = workloads.random_store(1000)
     key, step = jax.random.key(0), jnp.int32(0)
@@ -69,6 +70,19 @@ def test_pytorch_gets_batches_of_the_same_sizes(monkeypatch: pytest.MonkeyPatch)
         *(key, step, store, view, workloads.labels_of(store)),
     )
     assert seen[1].actions.shape == ours.pairs.segments.actions.shape
+    cases: list[tuple[Any, Any, Any]] = [
+        (bc, workloads.torch_bc_workload, lambda b: (b.transitions.actions, b.weights)),
+        (cpl, workloads.torch_cpl_workload, lambda b: (b.segment_pairs.actions, b.labels)),
+        (dppo, workloads.torch_dppo_workload, lambda b: (b.actions, b.scores)),
+    ]
+    for learner, workload, actions_and_last in cases:
+        workload(store, 1)()
+        config = learner.Config()
+        ours = jax.eval_shape(functools.partial(learner.sample, config), key, step, store, view)
+        theirs = seen.pop()
+        actions, last = actions_and_last(ours)
+        assert shapes(theirs)[1:] == [actions.shape, last.shape]
+        assert shapes(theirs)[0][:-1] == actions.shape[:-1]
 
 
 @pytest.mark.slow
