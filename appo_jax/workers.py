@@ -65,12 +65,26 @@ _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @contextlib.contextmanager
 def _without_interrupts() -> Iterator[None]:
     # A worker inherits the mask, so that a Ctrl-C while it still imports prints no traceback; the
-    # parent gets its own signals after the block.
+    # parent gets its own signals after the block. Those that another of its threads takes would be
+    # handled in the main thread all the same, and a worker whose parent leaves before it has told
+    # it everything prints a traceback, too: so they wait.
+    caught: list[int] = []
+    handlers: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        found = {number: signal.getsignal(number) for number in _IGNORED}
+        not_ours = (None, signal.SIG_IGN)  # None: a handler that isn't Python's
+        handlers = {number: old for number, old in found.items() if old not in not_ours}
+    for number in handlers:
+        signal.signal(number, lambda number, _: caught.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _IGNORED)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, old in handlers.items():
+            signal.signal(number, old)
+        for waiting in caught:
+            signal.raise_signal(waiting)
 
 
 class _Process(multiprocessing.context.SpawnProcess):

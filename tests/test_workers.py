@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, ProcessPoolExecutor
@@ -123,6 +124,26 @@ def test_the_parent_can_be_interrupted_after_a_start(pool: ProcessPoolExecutor) 
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupt_during_a_start_waits_whichever_thread_takes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def start(process: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1)
+        begun.append(process)
+
+    begun: list[Any] = []
+    monkeypatch.setattr(multiprocessing.context.SpawnProcess, "start", start)
+    done = threading.Event()
+    other = threading.Thread(target=done.wait)  # blocks no signal
+    other.start()
+    with pytest.raises(KeyboardInterrupt):
+        workers.process(print)
+    done.set()
+    other.join()
+    assert len(begun) == 1
 
 
 def _fail(message: str) -> None:
