@@ -68,7 +68,9 @@ class Config(Settings):
         False, "V's target has the entropy term -alpha log pi, as in SAC, beside Q"
     )
     adversarial_target: float | None = setting(
-        None, "L_adv that lambda is adapted to, from lam on; lambda stays if left out"
+        None,
+        "standard deviations of Q by which the policy may be worth more than the data; lambda is "
+        "adapted to it, from lam on, and stays if this is left out",
     )
     critic_learning_rate: float = setting(3e-4, "Adam's rate of the critics", above=0)
     value_learning_rate: float = setting(3e-4, "Adam's rate of the value network", above=0)
@@ -195,7 +197,7 @@ def update_step(config: Config, state: TrainState, batch: Batch) -> tuple[TrainS
 
     (actions, log_probs), actor_vjp = jax.vjp(sample_actions, state.actor.params)
     state, critic_metrics = _update_critics(config, state, batch, actions)  # line 5
-    state, dual_metrics = _update_lam(config, state, critic_metrics["critic/adversarial"])
+    state, dual_metrics = _update_lam(config, state, critic_metrics)
     state = state.replace(
         target_critic_params=optax.incremental_update(  # line 6
             state.critics.params, state.target_critic_params, state.swept.tau
@@ -310,7 +312,7 @@ def dual_loss(
 ) -> jax.Array:
     """Logarithm of lambda times (target - L_adv): lambda rises while L_adv is above its target.
 
-    All scalars; no gradient reaches the second. Not in the paper, where lambda is tuned: as a dual
+    All scalars; only the first gets a gradient. Not in the paper, where lambda is tuned: as a dual
     variable of the constraint L_adv <= target, in the form of `temperature_loss`.
     """
     return log_lam_factor * jax.lax.stop_gradient(target - adversarial)
@@ -383,6 +385,7 @@ def _update_critics(
             "critic/adversarial": adversarial,
             f"critic/{error_of.__name__}": error,
             "critic/q_mean": jnp.mean(q_data),
+            "critic/q_std": jnp.std(q_data),
         }
         return total, metrics
 
@@ -392,11 +395,15 @@ def _update_critics(
 
 
 def _update_lam(
-    config: Config, state: TrainState, adversarial: jax.Array
+    config: Config, state: TrainState, critic_metrics: Metrics
 ) -> tuple[TrainState, Metrics]:
     if state.log_lam_factor is None or config.adversarial_target is None:
         return state, {}
-    grad = jax.grad(dual_loss)(state.log_lam_factor.params, adversarial, config.adversarial_target)
+    # A policy whose Q is higher by L_adv in each step is worth L_adv / (1 - gamma) more.
+    deviation = (1 - state.swept.discount) * critic_metrics["critic/q_std"]
+    target = config.adversarial_target * deviation
+    adversarial = critic_metrics["critic/adversarial"]
+    grad = jax.grad(dual_loss)(state.log_lam_factor.params, adversarial, target)
     factor = state.log_lam_factor.step(grad, optax.adam(_DUAL_LEARNING_RATE))
     return state.replace(log_lam_factor=factor), {"critic/lam": _lam(state)}
 
