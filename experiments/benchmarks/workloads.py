@@ -363,18 +363,13 @@ def torch_bc_workload(store: Store, num_updates: int) -> Workload:
 
 def torch_cpl_workload(store: Store, num_updates: int) -> Workload:
     """CPL's updates in eager PyTorch, of the phase that clones."""
-    import torch
-
     from experiments.benchmarks import torch_direct
 
     data = _torch_store(store)
-    offsets = torch.arange(CPL_CONFIG.segment_length)
 
     def sample() -> torch_direct.Pairs:
-        pairs = torch.randint(len(data.pair_rows), (CPL_CONFIG.num_pairs,))
-        steps = data.pair_rows[pairs][..., None] + offsets
-        labels = data.pair_labels[pairs]
-        return torch_direct.Pairs(data.observations[steps], data.actions[steps], labels)
+        pairs = _torch_pairs(data, CPL_CONFIG.num_pairs, CPL_CONFIG.segment_length)
+        return torch_direct.Pairs(*pairs)
 
     return _torch_updates(torch_direct.CPL(OBSERVATION_DIM, ACTION_DIM), sample, num_updates)
 
@@ -398,23 +393,16 @@ def torch_dppo_workload(store: Store, num_updates: int) -> Workload:
 
 def torch_transformer_workload(store: Store, num_updates: int) -> Workload:
     """Updates of Preference Transformer's reward model in eager PyTorch, without dropout."""
-    import torch
-
     from experiments.benchmarks import torch_preference_transformer as torch_pt
 
     data = _torch_store(store)
     network = torch_pt.PreferenceTransformer(OBSERVATION_DIM, ACTION_DIM)
     reference = torch_pt.Learner(network, num_updates=10_000)
-    offsets = torch.arange(TRANSFORMER_CONFIG.segment_length)
 
     def sample() -> torch_pt.Batch:
-        pairs = torch.randint(len(data.pair_rows), (transformer_pairs(),))
-        steps = data.pair_rows[pairs][..., None] + offsets
-        return torch_pt.Batch(
-            states=data.observations[steps],
-            actions=data.actions[steps],
-            labels=data.pair_labels[pairs],
-        )
+        pairs = _torch_pairs(data, transformer_pairs(), TRANSFORMER_CONFIG.segment_length)
+        states, actions, labels = pairs
+        return torch_pt.Batch(states=states, actions=actions, labels=labels)
 
     return _torch_updates(reference, sample, num_updates)
 
@@ -443,6 +431,15 @@ def _torch_steps(data: Any, rows: Any) -> dict[str, Any]:
         "next_observations": data.observations[rows + 1],
         "terminations": data.terminations[rows],
     }
+
+
+def _torch_pairs(data: Any, num_pairs: int, length: int) -> tuple[Any, Any, Any]:
+    """Observations, actions and labels of labelled pairs of whole segments."""
+    import torch
+
+    pairs = torch.randint(len(data.pair_rows), (num_pairs,))
+    steps = data.pair_rows[pairs][..., None] + torch.arange(length)
+    return data.observations[steps], data.actions[steps], data.pair_labels[pairs]
 
 
 def _torch_draw(rows: Any, shape: tuple[int, ...]) -> Any:

@@ -114,22 +114,16 @@ def of_jax(tree: Any) -> list[np.ndarray]:
     ]
 
 
-def both(name: str, **changed: Any) -> tuple[Any, Any, Any, Any, Any]:
-    """The learner, its config and its first state, a drawer of batches, and the reference."""
-    learner, config, numbers, batch, reference_of = CASES[name]
-    init = jax.jit(learner.init, static_argnums=(0, 2, 3))
-    state = init(config, jax.random.key(0), OBSERVATION_DIM, ACTION_DIM, **numbers)
-    reference = reference_of(OBSERVATION_DIM, ACTION_DIM, WIDTH, **numbers | changed)
-    to_torch(reference, state.actor.params)
-    return learner, config, state, batch, reference
-
-
 def check(name: str, updates: int, since: int = 0, **changed: Any) -> None:
     """Raise AssertionError unless losses, the first gradient and the last parameters agree.
 
     since: the count of updates from which both sides begin.
     """
-    learner, config, state, draw_batch, reference = both(name, **changed)
+    learner, config, numbers, draw_batch, reference_of = CASES[name]
+    init = jax.jit(learner.init, static_argnums=(0, 2, 3))
+    state = init(config, jax.random.key(0), OBSERVATION_DIM, ACTION_DIM, **numbers)
+    reference = reference_of(OBSERVATION_DIM, ACTION_DIM, WIDTH, **numbers | changed)
+    to_torch(reference, state.actor.params)
     if since:
         state = state.replace(step=state.step + since)
         reference.updates_done = since
