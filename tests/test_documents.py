@@ -4,7 +4,6 @@ import functools
 import importlib
 import math
 import re
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,11 +15,10 @@ from appo_jax import appo, registry, reward_model, settings
 from appo_jax.data import dataset, minari_io
 from appo_jax.trainable import Trainable
 from experiments.terminal.cli import help_text
+from tests.helpers.pages import PROGRAMS, ROOT
 
-ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "library.md"
-CARRIED_OUT = "adding_other_parts.md"  # by `test_tutorials.py`, as the tutorials are
-PAGES = sorted(page for page in (ROOT / "docs").glob("*.md") if page.name != CARRIED_OUT)
+PAGES = sorted({*(ROOT / "docs").glob("*.md")} - {*PROGRAMS})  # `test_tutorials` has the others
 SMALLER = {
     "num_epochs=300": "num_epochs=2, hidden_dim=8, hidden_layers=1",
     "appo.Config()": "appo.Config(hidden_dim=8, hidden_layers=1, batch_size=8, num_pairs=2)",

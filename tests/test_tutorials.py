@@ -1,14 +1,12 @@
-"""The tutorials and the page on adding parts, carried out as they stand."""
+"""The pages that are programs, carried out as they stand."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.helpers.pages import FULL_SIZE, ROOT, blocks, carry_out, read_flags
+from tests.helpers.pages import FULL_SIZE, PROGRAMS, TUTORIALS, blocks, carry_out, read_flags
 
-TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
-PAGES = [*TUTORIALS, ROOT / "docs" / "adding_other_parts.md"]
-each_page = pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+each_page = pytest.mark.parametrize("page", PROGRAMS, ids=[page.stem for page in PROGRAMS])
 LONG = {"reproduce_a_row", "own_data"}  # of commands that other tests call with such flags
 
 
@@ -29,7 +27,7 @@ def all_but_full_size(page: Path) -> list[str]:
     "page",
     [
         pytest.param(page, id=page.stem, marks=[pytest.mark.slow] * (page.stem in LONG))
-        for page in PAGES
+        for page in PROGRAMS
     ],
 )
 def test_in_this_process(page: Path) -> None:
@@ -38,7 +36,7 @@ def test_in_this_process(page: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(LONG))
 def test_flags(name: str) -> None:
-    (page,) = [page for page in PAGES if page.stem == name]
+    (page,) = [page for page in PROGRAMS if page.stem == name]
     assert read_flags(page) >= 3
 
 

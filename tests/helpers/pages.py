@@ -25,6 +25,11 @@ from absl import flags
 from experiments.terminal import cli
 
 ROOT = Path(__file__).parents[2]
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+PROGRAMS = [
+    *TUTORIALS,
+    *(ROOT / "docs" / f"{name}.md" for name in ("adding_other_parts", "small_tasks")),
+]
 FULL_SIZE = "Full size"
 _BLOCK = re.compile(
     r"^```(?:\{code-block\} )?(?P<language>\w+)\n(?::caption: (?P<caption>[^\n]*)\n\n?)?"
