@@ -46,8 +46,8 @@ def check_ending(algorithm: str, kind: str, ending: str) -> None:
     """Raise InputError where an ending is given for rewards that aren't learned for each step."""
     if ending != "unknown" and not _of_steps(algorithm, kind):
         raise InputError(
-            f"ending={ending}: where the zero of learned rewards lies, expected unknown with "
-            f"algorithm {algorithm} and reward {kind}"
+            f"ending={ending}: says where the zero of learned rewards lies, and algorithm "
+            f"{algorithm} with reward {kind} learns none of a step; expected unknown"
         )
 
 

@@ -299,7 +299,7 @@ def test_what_an_end_is_worth_is_asked_for(
     never = np.zeros(len(whole.terminations), bool)
     minari_io.save(dataclasses.replace(whole, id="mine/endless-v0", terminations=never), tmp_path)
     assert told_of(capsys, "Hopper-v5", "mine/endless-v0", tmp_path) == []
-    with pytest.raises(InputError, match="^--ending=goal: where the zero of learned rewards lies"):
+    with pytest.raises(InputError, match="^--ending=goal: says where the zero of learned rewards"):
         parse(*flags(*given), "--reward=true", "--ending=goal")
 
 

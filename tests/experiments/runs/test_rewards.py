@@ -172,7 +172,7 @@ def test_where_an_ending_puts_the_zero(numbered: Any) -> None:
 def test_an_ending_is_of_rewards_that_are_learned_for_each_step() -> None:
     for algorithm, kind in (("appo", "true"), ("oracle", "true"), ("dppo", "learned")):
         reward_controls.check_ending(algorithm, kind, "unknown")
-        with pytest.raises(InputError, match="^ending=goal: .* expected unknown with algorithm "):
+        with pytest.raises(InputError, match="^ending=goal: .* algorithm .*; expected unknown$"):
             reward_controls.check_ending(algorithm, kind, "goal")
     for algorithm in ("appo", "mr", "pt"):
         reward_controls.check_ending(algorithm, "shuffled", "goal")
