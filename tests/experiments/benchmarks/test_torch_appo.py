@@ -30,7 +30,7 @@ import copy
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -45,6 +45,14 @@ from appo_jax.types import SegmentPairs, Transitions
 torch = pytest.importorskip("torch", reason="the PyTorch reference needs the extra `torch`")
 
 from experiments.benchmarks import torch_appo  # noqa: E402 (needs torch)
+from tests.helpers.torch_networks import (  # noqa: E402
+    assert_same_moves,
+    by_layer,
+    copy_params,
+    nearest_to_kink,
+    relative_error,
+    to_tensor,
+)
 
 OBSERVATION_DIM, ACTION_DIM = 11, 3
 # Not the defaults, so that a constant in place of an argument shows.
@@ -56,17 +64,8 @@ TOLERANCE = 1e-5
 # 0.004 of the distance that the 271,362 weights of the critics move. Seen: 0.0003.
 PARAMETER_TOLERANCE = 1e-2
 KINK_MARGIN = 2e-7
-LAYERS = ("hidden_0", "hidden_1", "hidden_2", "output")
 NETWORKS = ("critic", "value", "actor")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Two thread pools on the same cores wait for each other's spinning threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+PARTS = (*NETWORKS, "target_critic")
 
 
 def draw_batch(rng: np.random.Generator) -> Batch:
@@ -108,10 +107,6 @@ def params_of(state: appo.TrainState, name: str) -> Any:
     )
 
 
-def to_tensor(array: Any) -> Any:
-    return torch.tensor(np.asarray(array, np.float32))
-
-
 def to_torch_batch(batch: Batch) -> Any:
     transitions = batch.transitions
     fields = {"observations": transitions.observations, "actions": transitions.actions} | {
@@ -122,51 +117,20 @@ def to_torch_batch(batch: Batch) -> Any:
     return torch_appo.Batch(**{name: to_tensor(value) for name, value in fields.items()})
 
 
-def linears(network: Any) -> list[list[Any]]:
-    """For each layer, the modules of all members of a network."""
-    members = network if isinstance(network, torch.nn.ModuleList) else [network]
-    layers = [[m for m in member if isinstance(m, torch.nn.Linear)] for member in members]
-    return [list(layer) for layer in zip(*layers, strict=True)]
-
-
-def by_layer(network: Any, of: Callable[[Any], Any]) -> Iterator[tuple[str, str, np.ndarray]]:
-    """(layer, leaf name, array) in JAX's layout, `of` each parameter: its data or gradient."""
-    for layer, modules in zip(LAYERS, linears(network), strict=True):
-        kernels = [of(module.weight).detach().numpy().T for module in modules]
-        biases = [of(module.bias).detach().numpy() for module in modules]
-        for leaf, arrays in (("kernel", kernels), ("bias", biases)):
-            yield layer, leaf, np.stack(arrays) if len(arrays) > 1 else arrays[0]
-
-
 def make_reference(state: appo.TrainState, cls: type, numbers: dict[str, float]) -> Any:
     """The PyTorch version with the parameters of `state`."""
     reference = cls(OBSERVATION_DIM, ACTION_DIM, **numbers)
-    for name in (*NETWORKS, "target_critic"):
+    for name in PARTS:
         params = params_of(state, name)["params"]
-        for layer, modules in zip(LAYERS, linears(getattr(reference, name)), strict=True):
-            for index, module in enumerate(modules):
-                member = index if len(modules) > 1 else slice(None)
-                module.weight.data.copy_(to_tensor(params[layer]["kernel"][member]).T)
-                module.bias.data.copy_(to_tensor(params[layer]["bias"][member]))
+        copy_params(getattr(reference, name), params)
     return reference
 
 
 def draw_batch_off_kinks(reference: Any, rng: np.random.Generator, noise: Any, i: int) -> Batch:
     """A batch with which the update meets no pre-activation within `KINK_MARGIN` of zero."""
     while True:
-        nearest: list[float] = []
-
-        def record(_: Any, inputs: Any, nearest: list[float] = nearest) -> None:
-            nearest.append(float(inputs[0].detach().abs().min()))
-
-        probe = copy.deepcopy(reference)
-        for name in (*NETWORKS, "target_critic"):
-            for module in getattr(probe, name).modules():
-                if isinstance(module, torch.nn.LeakyReLU):
-                    module.register_forward_pre_hook(record)
         batch = draw_batch(rng)
-        probe.update(to_torch_batch(batch), noise, i)
-        if min(nearest) > KINK_MARGIN:
+        if nearest_to_kink(reference, PARTS, to_torch_batch(batch), noise, i) > KINK_MARGIN:
             return batch
 
 
@@ -225,13 +189,13 @@ def assert_same_gradients(
         assert error <= TOLERANCE * abs(expected), f"loss {name}: {error} of {expected}"
     for name in NETWORKS:
         moment = getattr(state, PLACES[name]).optimiser[0].mu["params"]
-        for layer, leaf, expected in by_layer(getattr(reference, name), lambda p: p.grad):
+        for layer, leaf, expected in by_layer(getattr(reference, name), "grad"):
             found = np.asarray(moment[layer][leaf]) / np.float32(0.1)
             if (name, layer, leaf) == ("critic", "output", "bias"):
                 assert not found.any(), f"gradient {name} {layer} {leaf}: {found}"
                 assert not expected.any(), f"gradient {name} {layer} {leaf}: {expected}"
                 continue
-            error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+            error = relative_error(found, expected)
             assert error <= TOLERANCE, f"gradient {name} {layer} {leaf}: relative error {error}"
     expected = reference.log_temperature.grad.item()
     error = abs(float(state.log_temperature.optimiser[0].mu) / 0.1 - expected)
@@ -247,13 +211,9 @@ def assert_same_parameters(
     for batch, noise, i in inputs:
         reference.update(to_torch_batch(batch), noise, i)
 
-    for name in (*NETWORKS, "target_critic"):
+    for name in PARTS:
         before, after = (params_of(one, name)["params"] for one in (first, state))
-        moved = error = 0.0
-        for layer, leaf, expected in by_layer(getattr(reference, name), lambda p: p.data):
-            moved += np.sum((expected - np.asarray(before[layer][leaf])) ** 2)
-            error += np.sum((expected - np.asarray(after[layer][leaf])) ** 2)
-        assert error <= PARAMETER_TOLERANCE**2 * moved, f"{name}: {error**0.5} of {moved**0.5}"
+        assert_same_moves(getattr(reference, name), before, after, PARAMETER_TOLERANCE, name)
     expected = reference.log_temperature.item()
     error = abs(float(state.log_temperature.params) - expected)
     assert error <= PARAMETER_TOLERANCE * abs(expected), f"temperature: {error} of {expected}"
@@ -270,14 +230,11 @@ def assert_same_first_steps(cls: type = torch_appo.APPO) -> None:
     for name in NETWORKS:
         before, after = (params_of(one, name)["params"] for one in (first, state))
         moment = getattr(state, PLACES[name]).optimiser[0].mu["params"]
-        for layer, modules in zip(LAYERS, linears(getattr(reference, name)), strict=True):
-            for index, module in enumerate(modules):
-                member = index if len(modules) > 1 else slice(None)
-                module.weight.grad = to_tensor(moment[layer]["kernel"][member] / 0.1).T
-                module.bias.grad = to_tensor(moment[layer]["bias"][member] / 0.1)
+        grads = jax.tree.map(lambda leaf: leaf / 0.1, moment)
+        copy_params(getattr(reference, name), grads, "grad")
         optimiser = getattr(reference, f"{name}_optimizer")
         optimiser.step()
-        for layer, leaf, expected in by_layer(getattr(reference, name), lambda p: p.data):
+        for layer, leaf, expected in by_layer(getattr(reference, name), "data"):
             step = np.asarray(after[layer][leaf]) - np.asarray(before[layer][leaf])
             error = np.abs(step - (expected - np.asarray(before[layer][leaf]))).max()
             rounding = 2 * np.spacing(np.abs(expected).max())

@@ -18,6 +18,13 @@ from appo_jax.types import SegmentPairs, Transitions
 torch = pytest.importorskip("torch", reason="the PyTorch reference needs the extra `torch`")
 
 from experiments.benchmarks import torch_direct  # noqa: E402 (needs torch)
+from tests.helpers.torch_networks import (  # noqa: E402
+    assert_same_moves,
+    by_layer,
+    copy_params,
+    relative_error,
+    to_tensor,
+)
 
 OBSERVATION_DIM, ACTION_DIM, WIDTH, ROWS, LENGTH = 11, 3, 32, 12, 5
 # CPL clones for four of ten updates, and its rate rises from a fifth of an update on: at once. Of
@@ -27,13 +34,10 @@ TOLERANCE = 1e-5
 # Of the distance that the network has moved: where a gradient is rounding noise, Adam steps
 # elsewhere. Seen: 2e-5.
 PARAMETER_TOLERANCE = 1e-4
-# Two thread pools on the same cores wait for each other's spinning threads.
-torch.set_num_threads(1)
-LAYERS = ("hidden_0", "hidden_1", "output")
 
 
 def tensors(*arrays: Any) -> list[Any]:
-    return [torch.tensor(np.asarray(array, np.float32)) for array in arrays]
+    return [to_tensor(array) for array in arrays]
 
 
 def draw(rng: np.random.Generator, *shape: int) -> tuple[np.ndarray, np.ndarray]:
@@ -95,25 +99,6 @@ CASES: dict[str, tuple[Any, Any, dict[str, float], Callable[..., Any], Callable[
 CONTRASTIVE = {f"cpl of {updates}": updates * 2 // 5 for updates in (SHORT, LONG)}
 
 
-def to_torch(reference: Any, params: Any) -> None:
-    linears = [module for module in reference.actor if isinstance(module, torch.nn.Linear)]
-    for layer, linear in zip(LAYERS, linears, strict=True):
-        kernel, bias = tensors(params["params"][layer]["kernel"], params["params"][layer]["bias"])
-        linear.weight.data.copy_(kernel.T)
-        linear.bias.data.copy_(bias)
-
-
-def of_torch(reference: Any, of: str) -> list[np.ndarray]:
-    """Each parameter's `data` or `grad`, by layer, in JAX's layout."""
-    return [getattr(p, of).numpy().T for p in reference.actor.parameters()]
-
-
-def of_jax(tree: Any) -> list[np.ndarray]:
-    return [
-        np.asarray(tree["params"][layer][leaf]) for layer in LAYERS for leaf in ("kernel", "bias")
-    ]
-
-
 def check(name: str, updates: int, since: int = 0, **changed: Any) -> None:
     """Raise AssertionError unless losses, the first gradient and the last parameters agree.
 
@@ -123,11 +108,11 @@ def check(name: str, updates: int, since: int = 0, **changed: Any) -> None:
     init = jax.jit(learner.init, static_argnums=(0, 2, 3))
     state = init(config, jax.random.key(0), OBSERVATION_DIM, ACTION_DIM, **numbers)
     reference = reference_of(OBSERVATION_DIM, ACTION_DIM, WIDTH, **numbers | changed)
-    to_torch(reference, state.actor.params)
+    copy_params(reference.actor, state.actor.params["params"])
     if since:
         state = state.replace(step=state.step + since)
         reference.updates_done = since
-    first = of_jax(state.actor.params)
+    first = state.actor.params["params"]
     rng = np.random.default_rng(1)
     for update in range(updates):
         ours, theirs = draw_batch(rng)
@@ -137,14 +122,11 @@ def check(name: str, updates: int, since: int = 0, **changed: Any) -> None:
         # The first loss knows nothing of the steps; later ones are those of nearly equal networks.
         assert error <= (TOLERANCE if update == 0 else 1e-4) * abs(loss), f"loss {update}: {error}"
         if update == 0:
-            moments = of_jax(state.actor.optimiser[0].mu)
-            for moment, expected in zip(moments, of_torch(reference, "grad"), strict=True):
-                error = np.linalg.norm(moment / np.float32(0.1) - expected)
-                assert error <= TOLERANCE * np.linalg.norm(expected), f"gradient: {error}"
-    last, expected = of_jax(state.actor.params), of_torch(reference, "data")
-    moved = sum(np.sum((a - b) ** 2) for a, b in zip(expected, first, strict=True)) ** 0.5
-    error = sum(np.sum((a - b) ** 2) for a, b in zip(expected, last, strict=True)) ** 0.5
-    assert error <= PARAMETER_TOLERANCE * moved, f"parameters: {error} of {moved}"
+            moments = state.actor.optimiser[0].mu["params"]
+            for layer, leaf, expected in by_layer(reference.actor, "grad"):
+                error = relative_error(moments[layer][leaf] / np.float32(0.1), expected)
+                assert error <= TOLERANCE, f"gradient {layer} {leaf}: {error}"
+    assert_same_moves(reference.actor, first, state.actor.params["params"], PARAMETER_TOLERANCE)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -216,8 +198,8 @@ def test_defaults(name: str) -> None:
         swept, "learning_rate", getattr(learner.Config(), "learning_rate", None)
     )
     state = learner.init(learner.Config(), jax.random.key(0), OBSERVATION_DIM, ACTION_DIM)
-    expected = of_torch(reference, "data")
-    for found, other in zip(of_jax(state.actor.params), expected, strict=True):
+    for layer, leaf, other in by_layer(reference.actor, "data"):
+        found = np.asarray(state.actor.params["params"][layer][leaf])
         assert found.shape == other.shape
         assert found.any() == other.any()
         if other.size > 200:

@@ -6,9 +6,7 @@ batches are drawn again until every pre-activation of the update is off ReLU's k
 rounding error, where both slopes are right.
 """
 
-import copy
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -22,6 +20,14 @@ from appo_jax.types import Transitions
 torch = pytest.importorskip("torch", reason="the PyTorch reference needs the extra `torch`")
 
 from experiments.benchmarks import torch_iql  # noqa: E402 (needs torch)
+from tests.helpers.torch_networks import (  # noqa: E402
+    assert_same_moves,
+    by_layer,
+    copy_params,
+    nearest_to_kink,
+    relative_error,
+    to_tensor,
+)
 
 OBSERVATION_DIM, ACTION_DIM = 11, 3
 # Not the defaults, so that a constant in place of an argument shows. Fresh networks are small and
@@ -37,10 +43,8 @@ TOLERANCE = 1e-5
 # a few weights whose gradient is rounding noise step elsewhere. Seen: 8e-5.
 PARAMETER_TOLERANCE = 3e-4
 KINK_MARGIN = 2e-7
-# Two thread pools on the same cores wait for each other's spinning threads.
-torch.set_num_threads(1)
-LAYERS = ("hidden_0", "hidden_1", "output")
 NETWORKS = ("critic", "value", "actor")
+PARTS = (*NETWORKS, "target_critic")
 
 Case = tuple[str, bool]  # variant, follow_terminations
 CASES: list[Case] = [("lire", False), ("lire", True), ("jax", True)]
@@ -59,10 +63,6 @@ def draw_batch(rng: np.random.Generator, size: int) -> Transitions:
     )
 
 
-def to_tensor(array: Any) -> Any:
-    return torch.tensor(np.asarray(array, np.float32))
-
-
 def to_torch(batch: Transitions) -> Any:
     return torch_iql.Batch(**{name: to_tensor(value) for name, value in vars(batch).items()})
 
@@ -74,22 +74,6 @@ def params_of(state: iql.TrainState, name: str, of: str = "params") -> Any:
     trainable = state.critics if name == "critic" else getattr(state, name)
     tree = trainable.params if of == "params" else trainable.optimiser[0].mu
     return (tree["mean"] if name == "actor" else tree)["params"]
-
-
-def linears(network: Any) -> list[list[Any]]:
-    """For each layer, the modules of all members of a network."""
-    members = network if isinstance(network, torch.nn.ModuleList) else [network]
-    layers = [[m for m in member if isinstance(m, torch.nn.Linear)] for member in members]
-    return [list(layer) for layer in zip(*layers, strict=True)]
-
-
-def by_layer(network: Any, of: str) -> Iterator[tuple[str, str, np.ndarray]]:
-    """(layer, leaf name, array) in JAX's layout, each parameter's `data` or `grad`."""
-    for layer, modules in zip(LAYERS, linears(network), strict=True):
-        kernels = [getattr(module.weight, of).numpy().T for module in modules]
-        biases = [getattr(module.bias, of).numpy() for module in modules]
-        for leaf, arrays in (("kernel", kernels), ("bias", biases)):
-            yield layer, leaf, np.stack(arrays) if len(arrays) > 1 else arrays[0]
 
 
 def make_reference(state: iql.TrainState, case: Case, cls: type, **changed: Any) -> Any:
@@ -105,13 +89,9 @@ def make_reference(state: iql.TrainState, case: Case, cls: type, **changed: Any)
         "num_updates": NUM_UPDATES,
     }
     reference = cls(OBSERVATION_DIM, ACTION_DIM, **numbers | changed)
-    for name in (*NETWORKS, "target_critic"):
+    for name in PARTS:
         params = params_of(state, name)
-        for layer, modules in zip(LAYERS, linears(getattr(reference, name)), strict=True):
-            for index, module in enumerate(modules):
-                member = index if len(modules) > 1 else slice(None)
-                module.weight.data.copy_(to_tensor(params[layer]["kernel"][member]).T)
-                module.bias.data.copy_(to_tensor(params[layer]["bias"][member]))
+        copy_params(getattr(reference, name), params)
     reference.log_std.data.copy_(to_tensor(state.actor.params["log_std"]))
     return reference
 
@@ -119,19 +99,8 @@ def make_reference(state: iql.TrainState, case: Case, cls: type, **changed: Any)
 def draw_batch_off_kinks(reference: Any, rng: np.random.Generator, size: int) -> Transitions:
     """A batch with which the update meets no pre-activation within `KINK_MARGIN` of zero."""
     while True:
-        nearest: list[float] = []
-
-        def record(_: Any, inputs: Any, nearest: list[float] = nearest) -> None:
-            nearest.append(float(inputs[0].detach().abs().min()))
-
-        probe = copy.deepcopy(reference)
-        for name in (*NETWORKS, "target_critic"):
-            for module in getattr(probe, name).modules():
-                if isinstance(module, torch.nn.ReLU):
-                    module.register_forward_pre_hook(record)
         batch = draw_batch(rng, size)
-        probe.update(to_torch(batch))
-        if min(nearest) > KINK_MARGIN:
+        if nearest_to_kink(reference, PARTS, to_torch(batch)) > KINK_MARGIN:
             return batch
 
 
@@ -173,10 +142,6 @@ def run_jax(case: Case, updates: int) -> tuple[Any, ...]:
     return first, state, metrics, batches
 
 
-def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
-    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
-
-
 def assert_same_gradients(case: Case, cls: type = torch_iql.IQL, **changed: Any) -> None:
     """Raise AssertionError unless all losses and gradients of one update agree."""
     first, state, metrics, (batch,) = run_jax(case, 1)
@@ -202,13 +167,9 @@ def assert_same_parameters(
     reference = make_reference(first, case, cls, **changed)
     for batch in batches:
         reference.update(to_torch(batch))
-    for name in (*NETWORKS, "target_critic"):
+    for name in PARTS:
         before, after = params_of(first, name), params_of(state, name)
-        moved = error = 0.0
-        for layer, leaf, expected in by_layer(getattr(reference, name), "data"):
-            moved += np.sum((expected - np.asarray(before[layer][leaf])) ** 2)
-            error += np.sum((expected - np.asarray(after[layer][leaf])) ** 2)
-        assert error <= PARAMETER_TOLERANCE**2 * moved, f"{name}: {error**0.5} of {moved**0.5}"
+        assert_same_moves(getattr(reference, name), before, after, PARAMETER_TOLERANCE, name)
     expected = reference.log_std.detach().numpy()
     error = relative_error(np.asarray(state.actor.params["log_std"]), expected)
     assert error <= TOLERANCE, f"log_std: relative error {error}"

@@ -23,13 +23,13 @@ from tests.helpers.tabular import x64
 torch = pytest.importorskip("torch", reason="the PyTorch reference needs the extra `torch`")
 
 from experiments.benchmarks import torch_preference_transformer as reference  # noqa: E402
+from tests.helpers.torch_networks import relative_error  # noqa: E402
 
 OBSERVATION_DIM, ACTION_DIM, LENGTH, NUM_PAIRS, NUM_EPOCHS = 7, 3, 6, 5, 20
 LABELS = [0.0, 1.0, 0.5, 1.0, 0.2]
 TOLERANCE = 1e-5
 # Of the distance that a parameter has moved: Adam's step hardly depends on a gradient's size.
 PARAMETER_TOLERANCE = 1e-3
-torch.set_num_threads(1)
 both_heads = pytest.mark.parametrize(
     "attention", [True, pytest.param(False, marks=pytest.mark.slow)]
 )
@@ -145,10 +145,6 @@ def run_jax(attention: bool, updates: int, double: bool = True) -> tuple[Any, An
                 make_config(attention), state, batch
             )
     return state, metrics
-
-
-def relative_error(found: Any, expected: Any) -> float:
-    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
 
 
 def assert_same_gradients(
