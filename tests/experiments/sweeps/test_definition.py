@@ -34,7 +34,7 @@ def test_every_algorithm_of_the_registry_is_in_table1() -> None:
         ("table2", 2 * 2 * 2 * 5),
         ("lambda", 6 * 4 * 5),
         ("feedback", 5 * 2 * 4 * 5),
-        ("alternatives", 2 * (3 + 1 + 5 + 5 + 6 + 1 + 1 + 5 + 5 + 1)),
+        ("alternatives", 2 * (3 + 1 + 5 + 5 + 6 + 1 + 1 + 6 + 5 + 2)),
     ],
 )
 def test_the_others(name: str, runs: int) -> None:
